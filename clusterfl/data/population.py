@@ -1,0 +1,167 @@
+"""What clients hold: rows over one pool of samples, and the truth that only metrics may read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Every client's samples as row numbers into one pool, so that clients may share samples for free."""
+
+    x: Tensor  # [pool, ...] float32
+    y: Tensor  # [pool] int64
+    rows: Tensor  # [total] int64: the clients' row numbers, one client after another
+    offsets: Tensor  # [N + 1] int64: client i owns rows[offsets[i] : offsets[i + 1]]
+
+    def __len__(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Samples per client ``[N]``."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def rows_of(self, i: int) -> Tensor:
+        return self.rows[int(self.offsets[i]) : int(self.offsets[i + 1])]
+
+    def of(self, i: int) -> tuple[Tensor, Tensor]:
+        """Client i's samples and labels."""
+        rows = self.rows_of(i)
+        return self.x[rows], self.y[rows]
+
+    @staticmethod
+    def from_rows(x: Tensor, y: Tensor, rows: Sequence[Tensor]) -> Shards:
+        """Shards over a pool that is cut down to the rows in use, so that it holds nothing else."""
+        sizes = torch.tensor([len(r) for r in rows], dtype=torch.int64)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+        wanted = torch.cat(list(rows)) if rows else torch.zeros(0, dtype=torch.int64)
+        used, inverse = torch.unique(wanted, return_inverse=True)
+        return Shards(x[used], y[used], inverse, offsets)
+
+    @staticmethod
+    def from_parts(parts: Sequence[tuple[Tensor, Tensor]]) -> Shards:
+        """Shards of clients that each bring their own arrays."""
+        sizes = torch.tensor([len(y) for _, y in parts], dtype=torch.int64)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+        x = torch.cat([x for x, _ in parts])
+        y = torch.cat([y for _, y in parts])
+        return Shards(x, y, torch.arange(len(y)), offsets)
+
+
+@dataclass(frozen=True)
+class Population:
+    """All clients: ids ``0 .. clients - 1`` train, the ids after them are unseen and only join at the end."""
+
+    train: Shards
+    test: Shards
+    clients: int
+    classes: int
+    name: str = "own data"
+    truth: Tensor | None = None  # [N + U] int64: the true cluster of every client; metrics only
+    soft_truth: bool = False  # the truth is only a client's main group (mixtures): ARI is flagged
+    indicators: tuple[Tensor, Tensor] | None = None  # public samples, taken out before clients got data
+    notes: tuple[str, ...] = field(default=())  # what the user should know about how the split was made
+
+    def __post_init__(self) -> None:
+        if len(self.train) != len(self.test):
+            raise ValueError(f"test={len(self.test)} clients should equal train={len(self.train)} clients")
+        if self.truth is not None and len(self.truth) != len(self.train):
+            raise ValueError(f"truth={len(self.truth)} entries should be one per client ({len(self.train)})")
+
+    @property
+    def unseen(self) -> int:
+        return len(self.train) - self.clients
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def true_clusters(self) -> int | None:
+        return None if self.truth is None else int(self.truth[: self.clients].unique().numel())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything a run reads: equal digests are equal data."""
+        h = hashlib.sha256()
+        for shards in (self.train, self.test):
+            for t in (shards.x, shards.y, shards.rows, shards.offsets):
+                h.update(str((t.dtype, tuple(t.shape))).encode())
+                h.update(np.ascontiguousarray(t.numpy()).tobytes())
+        h.update(f"{self.clients} {self.classes}".encode())
+        for t in (self.truth, *(self.indicators or ())):
+            h.update(b"-" if t is None else np.ascontiguousarray(t.numpy()).tobytes())
+        return h.hexdigest()
+
+    @staticmethod
+    def from_arrays(
+        train: Sequence[tuple[Any, Any]],
+        test: Sequence[tuple[Any, Any]],
+        *,
+        classes: int | None = None,
+        truth: Sequence[int] | None = None,
+        unseen: int = 0,
+        name: str = "own data",
+    ) -> Population:
+        """A population of clients whose data is already split: one (x, y) pair of arrays per client.
+
+        The last ``unseen`` clients take no part in training and are admitted at the end.
+        """
+        if len(train) != len(test):
+            raise ValueError(f"test={len(test)} clients should equal train={len(train)} clients")
+        if not 0 <= unseen < max(len(train), 1):
+            raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {len(train)}")
+        sides = []
+        for side, pairs in (("train", train), ("test", test)):
+            parts = []
+            for i, (x, y) in enumerate(pairs):
+                xt, yt = torch.as_tensor(np.asarray(x)).float(), torch.as_tensor(np.asarray(y)).long()
+                if len(xt) != len(yt):
+                    raise ValueError(f"{side}[{i}]: {len(xt)} samples should have as many labels, not {len(yt)}")
+                parts.append((xt, yt))
+            sides.append(Shards.from_parts(parts))
+        found = int(max(int(s.y.max()) for s in sides if len(s.y))) + 1
+        return Population(
+            sides[0],
+            sides[1],
+            clients=len(train) - unseen,
+            classes=classes or found,
+            truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
+            name=name,
+        )
+
+    @staticmethod
+    def from_datasets(
+        train: Sequence[Dataset[Any]],
+        test: Sequence[Dataset[Any]],
+        *,
+        classes: int | None = None,
+        truth: Sequence[int] | None = None,
+        unseen: int = 0,
+        name: str = "own data",
+    ) -> Population:
+        """As :meth:`from_arrays`, for one ``torch.utils.data.Dataset`` of (x, y) per client."""
+
+        def arrays(data: Dataset[Any]) -> tuple[Any, Any]:
+            pairs = [data[j] for j in range(len(data))]  # type: ignore[arg-type]
+            x = torch.stack([torch.as_tensor(p[0]) for p in pairs])
+            return x.numpy(), np.array([int(p[1]) for p in pairs])
+
+        return Population.from_arrays(
+            [arrays(d) for d in train],
+            [arrays(d) for d in test],
+            classes=classes,
+            truth=truth,
+            unseen=unseen,
+            name=name,
+        )

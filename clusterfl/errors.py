@@ -1,0 +1,36 @@
+"""The errors a user can meet, each one sentence that names what is wrong and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ClusterflError(Exception):
+    """Anything the command line answers with one sentence and exit code 2."""
+
+
+class ConfigError(ClusterflError):
+    """A key, a value or a combination in the config that cannot be."""
+
+
+class DataError(ClusterflError):
+    """A dataset that is missing, damaged or cannot be split as asked."""
+
+
+class ClientError(RuntimeError):
+    """A client procedure failed; the message names the procedure and the client."""
+
+    def __init__(self, procedure: str, client: int, cause: BaseException | str) -> None:
+        super().__init__(f"{procedure} failed on client {client}: {cause}")
+        self.procedure, self.client, self.cause = procedure, client, str(cause)
+
+    def __reduce__(self) -> tuple[type[ClientError], tuple[str, int, str]]:
+        return type(self), (self.procedure, self.client, self.cause)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """' (did you mean …?)' for a misspelt word, else the list of what there is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
