@@ -29,6 +29,17 @@ class ClientError(RuntimeError):
         return type(self), (self.procedure, self.client, self.cause)
 
 
+class NoReplies(RuntimeError):
+    """Nobody answered: the loop leaves the state as it was."""
+
+    def __init__(self, procedure: str) -> None:
+        super().__init__(f"no client answered {procedure}")
+        self.procedure = procedure
+
+    def __reduce__(self) -> tuple[type[NoReplies], tuple[str]]:
+        return type(self), (self.procedure,)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean …?)' for a misspelt word, else the list of what there is."""
     names = sorted(known)

@@ -1,0 +1,98 @@
+"""What every engine shares: cohorts, metering, scoring, client state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clusterfl.client import Call, Chunk, Client, Cohort, Traffic, on_client
+from clusterfl.data.population import Population
+from clusterfl.keys import Key
+from clusterfl.method import Method, Procedures, Served
+from clusterfl.task import Task
+from clusterfl.tree import Tree, rows, take
+
+
+class BaseEngine(ABC):
+    """An engine over a population."""
+
+    def __init__(self, task: Task, population: Population) -> None:
+        self.task = task
+        self.clients = population.clients
+        self.traffic = Traffic()
+
+    @abstractmethod
+    def execute(self, call: Call) -> Iterator[Chunk]:
+        """Runs a call on its clients; yields replies in chunks, clients in the order of ``call.ids``."""
+
+    @abstractmethod
+    def score(self, models: Tree, index: Tensor, ids: Tensor) -> Tensor:
+        """``[len(ids), 3]``: correct, summed loss and samples of each client's test data under its model."""
+
+    @abstractmethod
+    def states(self) -> dict[int, Tree]:
+        """What clients keep, by id."""
+
+    @abstractmethod
+    def set_states(self, states: dict[int, Tree]) -> None:
+        """Puts back what clients kept (a resume)."""
+
+    def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort:
+        return Cohort(self, ids, key, round)
+
+    def evaluate(self, method: Method[Any], served: Served, ids: Tensor, key: Key, round: int = 0) -> Tensor:
+        """:meth:`score` of the models that clients really use, personal ones included. Not metered."""
+        if not served.personal:
+            return self.score(served.models, served.index, ids)
+        call = Call(
+            PersonalScore(method), "score", ids, {}, {"theta": take(served.models, served.index)}, key, round
+        )
+        out = torch.zeros(len(ids), 3, dtype=torch.float64)
+        for chunk in self.execute(replace(call, measure=True)):
+            scores = chunk.fields["scores"]
+            assert isinstance(scores, Tensor)
+            out[chunk.positions] = scores.double()
+        return out
+
+    def cross(self, models: Tree, ids: Tensor) -> Tensor:
+        """Accuracy ``[len(ids), K]`` of every model on every client's test data."""
+        columns = []
+        for k in range(rows(models)):
+            got = self.score(models, torch.full((len(ids),), k), ids)
+            columns.append(got[:, 0] / got[:, 2])
+        return torch.stack(columns, dim=1)
+
+    def close(self) -> None:
+        """Ends what the engine started."""
+
+    def __enter__(self) -> BaseEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class PersonalScore(Procedures):
+    """Scores a method's personal models on the client, where they live."""
+
+    method: Method[Any]
+
+    @on_client
+    def score(self, me: Client, theta: Tree) -> dict[str, Tensor]:
+        mine: Any = self.method.personalise(me, theta)["theta"]
+        total = torch.zeros(3, device=me.key.device)
+        for x, y, w in me.test.pieces():
+            logits = me.task.logits(mine, x)
+            right = (logits.argmax(-1) == y).float()
+            losses = me.task.per_sample(logits, y)
+            ones = torch.ones_like(losses) if w is None else w
+            total = total + torch.stack([(right * ones).sum(), (losses * ones).sum(), ones.sum()])
+        return {"scores": total}
+
+

@@ -1,0 +1,48 @@
+"""In this process: serial (one client after another, the reference) and stacked (vmap over chunks)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from clusterfl.client import Call, Chunk
+from clusterfl.data.population import Population
+from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.worker import Plan, Worker
+from clusterfl.task import Task
+from clusterfl.tree import Tree
+
+
+class Serial(BaseEngine):
+    """One worker in this process; its plan says whether clients go one by one or stacked."""
+
+    def __init__(
+        self, task: Task, population: Population, plan: Plan | None = None, device: str | None = None
+    ) -> None:
+        super().__init__(task, population)
+        self.plan = plan or Plan()
+        place = torch.device(device) if device else None
+        self.worker = Worker(task, population.train, population.test, self.plan, place)
+
+    def execute(self, call: Call) -> Iterator[Chunk]:
+        yield from self.worker.run(call)
+
+    def score(self, models: Tree, index: Tensor, ids: Tensor) -> Tensor:
+        return self.worker.score(models, index, ids)
+
+    def states(self) -> dict[int, Tree]:
+        return dict(self.worker.states)
+
+    def set_states(self, states: dict[int, Tree]) -> None:
+        self.worker.states = dict(states)
+
+
+class Stacked(Serial):
+    """Serial with chunks of clients under ``vmap``: fastest for small dense models."""
+
+    def __init__(
+        self, task: Task, population: Population, plan: Plan | None = None, device: str | None = None
+    ) -> None:
+        super().__init__(task, population, plan or Plan(stacked=True), device)

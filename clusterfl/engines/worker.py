@@ -1,0 +1,284 @@
+"""What runs client procedures, in every engine: one after another (eager) or a chunk at a time (stacked)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from clusterfl.client import Call, Chunk, Client, Fields, Payload, Shard
+from clusterfl.data.population import Shards
+from clusterfl.errors import ClientError
+from clusterfl.keys import fold_in
+from clusterfl.task import Task
+from clusterfl.tree import Tree, row, stack
+
+EAGER_CHUNK = 16  # replies that are stacked and handed on together
+SPREAD = 1.25  # clients in one chunk differ at most by this factor in size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a worker computes; part of a run's resolved config, for it decides the last bits."""
+
+    stacked: bool = False
+    chunk: int = 64
+    channels_last: bool = False
+
+
+class Worker:
+    """Owns shards and client state; runs procedures on one thread."""
+
+    def __init__(
+        self, task: Task, train: Shards, test: Shards, plan: Plan, device: torch.device | None = None
+    ) -> None:
+        self.device = device or torch.device("cpu")
+        self.task, self.plan = task, plan
+        task.channels_last = plan.channels_last
+        self.train, self.test = self._place(train), self._place(test)
+        self.states: dict[int, Tree] = {}
+
+    def _place(self, shards: Shards) -> Shards:
+        x = shards.x.to(self.device)
+        if self.plan.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return Shards(x, shards.y.to(self.device), shards.rows.to(self.device), shards.offsets)
+
+    # -- procedures ----------------------------------------------------------------------------------
+
+    def run(self, call: Call) -> Iterator[Chunk]:
+        """Chunks in the order of ``call.ids``."""
+        with one_thread(), torch.no_grad():
+            if self.plan.stacked and getattr(getattr(call.method, call.name), "__stackable__", True):
+                yield from self._run_stacked(call)
+            else:
+                yield from self._run_eager(call)
+
+    def _run_eager(self, call: Call) -> Iterator[Chunk]:
+        shared = _to(call.shared, self.device)
+        for at in range(0, len(call.ids), EAGER_CHUNK):
+            positions = torch.arange(at, min(at + EAGER_CHUNK, len(call.ids)))
+            done = [self._one(call, shared, int(p)) for p in positions]
+            yield Chunk(positions, _stack_fields(done))
+
+    def _one(self, call: Call, shared: Fields, position: int) -> Fields:
+        i = int(call.ids[position])
+        each = _to({n: _at(v, position) for n, v in call.each.items()}, self.device)
+        me = self._client(call, i)
+        try:
+            reply = getattr(call.method, call.name)(me, **shared, **each)
+        except Exception as e:
+            raise ClientError(call.label, i, f"{type(e).__name__}: {e}") from e
+        if me.kept and not call.measure:
+            self.states[i] = {**self.states.get(i, {}), **_cpu(me.kept)}
+        return _cpu(dict(reply))
+
+    def _client(self, call: Call, i: int) -> Client:
+        key = call.client_key(i).to(self.device)
+        if call.server:
+            none = Shard(self.train.x[:0], self.train.y[:0], self.train.rows[:0], 0)
+            return Client(self.task, none, none, key, call.round)
+        train, test = self.train.rows_of(i), self.test.rows_of(i)
+        return Client(
+            self.task,
+            Shard(self.train.x, self.train.y, train, len(train)),
+            Shard(self.test.x, self.test.y, test, len(test)),
+            key,
+            call.round,
+            _to(self.states.get(i, {}), self.device),
+            least=len(train),
+        )
+
+    def _run_stacked(self, call: Call) -> Iterator[Chunk]:
+        given = 0  # chunks come out of order (clients are grouped by size); rows go on in order
+        waiting: dict[int, tuple[Fields, int]] = {}
+        for positions in self._chunks(call):
+            fields = self._together(call, positions)
+            for j, p in enumerate(positions.tolist()):
+                waiting[p] = (fields, j)
+            ready = []
+            while given in waiting:
+                ready.append(given)
+                given += 1
+            if ready:
+                yield Chunk(torch.tensor(ready), _collect([waiting.pop(p) for p in ready]))
+
+    def _chunks(self, call: Call) -> Iterator[Tensor]:
+        """Positions of clients that can be stacked: of like size and with the same kept state."""
+        positions = torch.arange(len(call.ids))
+        if call.server:
+            yield from positions.split(self.plan.chunk)
+            return
+        sizes = self.train.sizes[call.ids]
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for p, i in enumerate(call.ids.tolist()):
+            state = self.states.get(i, {})
+            groups.setdefault(tuple((n, tuple(t.shape)) for n, t in sorted(state.items())), []).append(p)
+        for members in groups.values():
+            order = sorted(members, key=lambda p: (-int(sizes[p]), p))
+            at = 0
+            while at < len(order):
+                largest = int(sizes[order[at]])
+                # BatchNorm sees padding, so such models are stacked only with clients of equal size
+                floor = largest if self.task.coupled else largest / SPREAD
+                end = at
+                while end < len(order) and end - at < self.plan.chunk and int(sizes[order[end]]) >= floor:
+                    end += 1
+                yield torch.tensor(sorted(order[at:end]))
+                at = end
+
+    def _together(self, call: Call, positions: Tensor) -> Fields:
+        ids = call.ids[positions]
+        keys = fold_in(call.key, ids).to(self.device)
+        each = _to({n: _rows(v, positions) for n, v in call.each.items()}, self.device)
+        shared = _to(call.shared, self.device)
+        procedure = getattr(call.method, call.name)
+        if call.server:
+            train, n_train = self.train.rows[:0].expand(len(ids), 0), torch.zeros(len(ids), dtype=torch.int64)
+            test, n_test = train, n_train
+            state: Tree = {}
+        else:
+            train, n_train = _padded(self.train, ids)
+            test, n_test = _padded(self.test, ids)
+            states = [self.states.get(i, {}) for i in ids.tolist()]
+            state = _to(stack(states), self.device) if states[0] else {}
+        ragged, ragged_test = bool((n_train != n_train[0]).any()), bool((n_test != n_test[0]).any())
+        least = int(n_train.min())
+        kept_out: Tree = {}
+
+        def body(
+            key: Tensor, rows: Tensor, n: Tensor, rows_test: Tensor, n_t: Tensor, state: Tree, each: Fields
+        ) -> tuple[Fields, Tree]:
+            me = Client(
+                self.task,
+                Shard(self.train.x, self.train.y, rows, n if ragged else least, ragged),
+                Shard(self.test.x, self.test.y, rows_test, n_t if ragged_test else int(n_test[0]), ragged_test),
+                key,
+                call.round,
+                state,
+                stacked=True,
+                least=least,
+            )
+            return dict(procedure(me, **shared, **each)), me.kept
+
+        n_train_d, n_test_d = n_train.to(self.device), n_test.to(self.device)
+        try:
+            fields, kept_out = vmap(body)(keys, train, n_train_d, test, n_test_d, state, each)
+        except Exception as e:
+            raise self._culprit(call, positions, e) from e
+        if kept_out and not call.measure:
+            kept = _cpu(kept_out)
+            for j, i in enumerate(ids.tolist()):
+                self.states[i] = {**self.states.get(i, {}), **row(kept, j)}
+        return _cpu(fields)
+
+    def _culprit(self, call: Call, positions: Tensor, cause: Exception) -> ClientError:
+        """Runs a failed chunk's clients alone, to name the one that fails."""
+        shared = _to(call.shared, self.device)
+        for p in positions.tolist():
+            try:
+                self._one(call, shared, p)
+            except ClientError as e:
+                return e
+        first = int(call.ids[positions[0]])
+        return ClientError(call.label, first, f"only stacked with others: {type(cause).__name__}: {cause}")
+
+    # -- evaluation ----------------------------------------------------------------------------------
+
+    def score(self, models: Tree, index: Tensor, ids: Tensor, *, on: str = "test") -> Tensor:
+        """``[len(ids), 3]``: correct answers, summed loss and samples of each client under its model.
+
+        Clients that share a model are evaluated together, and samples that they share only once.
+        """
+        shards = self.test if on == "test" else self.train
+        out = torch.zeros(len(ids), 3, dtype=torch.float64)
+        with one_thread(), torch.no_grad():
+            for k in index.unique().tolist():
+                theta = _to(row(models, k), self.device)
+                members = (index == k).nonzero().flatten().tolist()
+                rows = [shards.rows_of(int(ids[j])) for j in members]
+                used, inverse = torch.unique(torch.cat(rows), return_inverse=True)
+                correct, losses = [], []
+                for at in used.split(500):
+                    logits = self.task.logits(theta, shards.x[at])
+                    y = shards.y[at]
+                    correct.append((logits.argmax(1) == y).double())
+                    losses.append(self.task.per_sample(logits, y).double())
+                right, loss = torch.cat(correct), torch.cat(losses)
+                start = 0
+                for j, r in zip(members, rows, strict=True):
+                    mine = inverse[start : start + len(r)]
+                    start += len(r)
+                    out[j] = torch.tensor([float(right[mine].sum()), float(loss[mine].sum()), len(r)])
+        return out
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Procedures run on one thread everywhere: parallelism is across clients, and bits do not depend on it."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _padded(shards: Shards, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Row numbers ``[m, longest]`` and true lengths; padding repeats the shard's first row."""
+    sizes = shards.sizes[ids]
+    longest = int(sizes.max())
+    within = torch.arange(longest)
+    at = shards.offsets[ids].unsqueeze(1) + torch.where(within < sizes.unsqueeze(1), within, 0)
+    return shards.rows[at.to(shards.rows.device)], sizes
+
+
+def _at(value: Payload, i: int) -> Payload:
+    return value[i] if isinstance(value, Tensor) else row(value, i)
+
+
+def _rows(value: Payload, positions: Tensor) -> Payload:
+    return value[positions] if isinstance(value, Tensor) else {n: t[positions] for n, t in value.items()}
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return {n: _to(v, device) for n, v in value.items()}
+
+
+def _cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu").contiguous()
+    return {n: _cpu(v) for n, v in value.items()}
+
+
+def _stack_fields(done: list[Fields]) -> Fields:
+    out: Fields = {}
+    for name, first in done[0].items():
+        values: list[Any] = [d[name] for d in done]
+        out[name] = torch.stack(values) if isinstance(first, Tensor) else stack(values)
+    return out
+
+
+def _collect(places: list[tuple[Fields, int]]) -> Fields:
+    """Rows out of several chunks, in the order asked for; one whole chunk in order is passed on as it is."""
+    first = places[0][0]
+    whole = all(f is first for f, _ in places)
+    js = [j for _, j in places]
+    if whole and js == list(range(_count(first))):
+        return first
+    return _stack_fields([{n: _at(v, j) for n, v in f.items()} for f, j in places])
+
+
+def _count(fields: Mapping[str, Payload]) -> int:
+    value = next(iter(fields.values()))
+    return value.shape[0] if isinstance(value, Tensor) else next(iter(value.values())).shape[0]

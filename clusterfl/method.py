@@ -1,0 +1,145 @@
+"""What a method is: hyper-parameters, a start, a round, and which model each client uses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from clusterfl.client import Client, Cohort, on_client
+from clusterfl.keys import Key
+from clusterfl.task import Task
+from clusterfl.tree import Tree, rows
+
+
+class Registered:
+    """Subclasses can be named in messages and files; nothing else can be built from them."""
+
+    _registry: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Registered._registry[cls.tag()] = cls
+
+    @classmethod
+    def tag(cls) -> str:
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    @staticmethod
+    def find(tag: str) -> type[Any]:
+        try:
+            return Registered._registry[tag]
+        except KeyError:
+            raise ValueError(f"class={tag!r} should be one this program has imported") from None
+
+
+class Procedures(Registered):
+    """A frozen dataclass of hyper-parameters with ``@on_client`` procedures; far sides rebuild it by name."""
+
+
+class State(Registered):
+    """A frozen dataclass of tensors, trees, numbers and other states; saved as it is."""
+
+
+S = TypeVar("S", bound=State)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Which model each client uses: ``models`` is a stack, ``index`` one row number per client.
+
+    With ``personal`` every client passes its row through the method's ``personalise`` first.
+    """
+
+    models: Tree
+    index: Tensor
+    personal: bool = False
+
+    @property
+    def k(self) -> int:
+        return rows(self.models)
+
+
+class Method(Procedures, ABC, Generic[S]):
+    """A federated method. Subclasses are final frozen dataclasses that hold hyper-parameters only."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line for `clusterfl methods`
+    paper: ClassVar[str] = ""
+    reveals: ClassVar[str] = "its trained model"  # what leaves a client, beside its id
+    clustered: ClassVar[bool] = True
+
+    @abstractmethod
+    def init(self, task: Task, cohort: Cohort, key: Key) -> S:
+        """The state before the first round. ``cohort`` is every training client and may be asked."""
+
+    @abstractmethod
+    def round(self, state: S, cohort: Cohort) -> S:
+        """One communication round with the sampled clients."""
+
+    @abstractmethod
+    def serve(self, state: S, ids: Tensor) -> Served:
+        """The models that clients ``ids`` use, and which one each of them uses."""
+
+    def admit(self, state: S, cohort: Cohort) -> Served:
+        """Models for clients that were never in training; ``index`` is aligned with ``cohort.ids``."""
+        raise NotDefined(f"admitting unseen clients is not defined for this method ({self.name})")
+
+    @on_client
+    def personalise(self, me: Client, theta: Tree) -> Mapping[str, Any]:
+        """What a client makes of the model it was served, as ``{"theta": …}``."""
+        return {"theta": theta}
+
+    def hyper(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+
+class NotDefined(RuntimeError):
+    """The method has no meaning for what was asked."""
+
+
+@dataclass(frozen=True)
+class Clusters(State):
+    """K centres and each client's cluster: the state of every K-centre method."""
+
+    centers: Tree  # stack [K]
+    assign: Tensor  # [N] int64
+
+    @property
+    def k(self) -> int:
+        return rows(self.centers)
+
+
+@dataclass(frozen=True)
+class Single(State):
+    """One model for everybody."""
+
+    theta: Tree
+
+
+def serve_clusters(state: Clusters, ids: Tensor, *, personal: bool = False) -> Served:
+    return Served(state.centers, state.assign[ids], personal)
+
+
+def serve_single(theta: Tree, ids: Tensor, *, personal: bool = False) -> Served:
+    models = {name: t.unsqueeze(0) for name, t in theta.items()}
+    return Served(models, torch.zeros(len(ids), dtype=torch.int64), personal)
+
+
+def log_clusters(cohort: Cohort, before: Tensor, after: Tensor, k: int) -> None:
+    """The diagnostics every clustered method writes: clusters alive and the share of clients that moved."""
+    cohort.log(clusters_alive=after.unique().numel(), moved=(before != after).float().mean().item(), k=k)
+
+
+def log_margin(cohort: Cohort, scores: Tensor) -> None:
+    """How clear the choice was: the mean gap between best and second-best score (lower is better), over
+    the best, and how many clients had a tie (the lowest index wins it)."""
+    if scores.shape[1] < 2:
+        return
+    best = scores.sort(dim=1).values[:, :2]
+    gap = best[:, 1] - best[:, 0]
+    cohort.log(margin=(gap / best[:, 0].abs().clamp(min=1e-12)).mean().item(), ties=(gap == 0).sum().item())

@@ -1,0 +1,53 @@
+"""What the models share: the encoder-and-head shape, named layers, and checks of sizes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from clusterfl.errors import ConfigError
+
+
+class Classifier(nn.Module):
+    """``head(encoder(x))``: the head is the last linear layer, the encoder all before it.
+
+    FedPer, FCCA and IFCA's weight sharing split a model by these two names.
+    """
+
+    def __init__(self, encoder: nn.Module, features: int, classes: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(features, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.encoder(x))
+        return logits
+
+
+def named(**layers: nn.Module) -> nn.Sequential:
+    """Layers in order, so that a parameter is ``encoder.conv1.weight`` and not ``encoder.0.weight``."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """A 'same' convolution and its batch norm, whose shift makes the convolution's bias redundant."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+    return named(conv=conv, bn=nn.BatchNorm2d(outputs))
+
+
+def scaled(size: int, width: float) -> int:
+    """A layer's size in a net ``width`` times as wide."""
+    if not width > 0:
+        raise ConfigError(f"width={width} should be above 0")
+    return max(1, round(size * width))
+
+
+def image(input_shape: tuple[int, ...], at_least: int = 1) -> tuple[int, int, int]:
+    """``(channels, height, width)``, or an error that says what a convolution needs."""
+    if len(input_shape) != 3:
+        raise ConfigError(f"input_shape={input_shape} should be (channels, height, width)")
+    channels, height, width = input_shape
+    if min(height, width) < at_least:
+        raise ConfigError(f"input_shape={input_shape} should be at least {at_least}x{at_least} pixels")
+    return channels, height, width

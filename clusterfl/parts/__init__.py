@@ -1,0 +1,1 @@
+"""Plain functions that methods are made of."""

@@ -1,0 +1,139 @@
+"""Local training: stochastic gradient descent on a client's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clusterfl.client import Batch, Client
+from clusterfl.method import Registered
+from clusterfl.tree import Tree, select
+
+Gradient = Callable[[Client, Tree, Batch], Tree]
+
+
+@dataclass(frozen=True)
+class SGD(Registered):
+    """The local rule. Momentum starts at zero every round; the step size decays by ``lr_decay`` per round."""
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    epochs: int | None = 1
+    steps: int | None = None
+    batch: int = 32
+    lr_decay: float = 1.0
+    clip: float | None = None  # the gradient's norm is cut to this
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            # epochs has a default: naming steps alone is enough
+            object.__setattr__(self, "epochs", None)
+        if self.steps is None and self.epochs is None:
+            raise ValueError("epochs=None and steps=None: one of them should be given")
+        for name, value, low in (
+            ("lr", self.lr, 0.0),
+            ("momentum", self.momentum, 0.0),
+            ("weight_decay", self.weight_decay, 0.0),
+            ("lr_decay", self.lr_decay, 0.0),
+        ):
+            if not value >= low:
+                raise ValueError(f"{name}={value} should be at least {low:g}")
+        for name, count in (("batch", self.batch), ("epochs", self.epochs), ("steps", self.steps)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name}={count} should be at least 1")
+
+    def rate(self, round: int) -> float:
+        return self.lr * self.lr_decay**round
+
+    def batches_of(self, n: int) -> int:
+        """Local steps of a client with ``n`` samples."""
+        return self.steps if self.steps is not None else (self.epochs or 0) * -(-n // self.batch)
+
+
+def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
+    """The gradient of the batch's mean loss; BatchNorm's moments are updated inside ``theta``."""
+    task = me.task
+    if me.stacked:
+
+        def loss(params: Tree) -> Tensor:
+            return task.loss({**theta, **params}, batch.x, batch.y, batch.w, key=batch.key)
+
+        grads: Tree = torch.func.grad(loss)(select(theta, task.params))
+        return grads
+    leaves = [theta[n].detach().requires_grad_() for n in task.params]
+    full = {**theta, **dict(zip(task.params, leaves, strict=True))}
+    with torch.enable_grad():
+        value = task.loss(full, batch.x, batch.y, batch.w, key=batch.key)
+        grads_list = torch.autograd.grad(value, leaves, allow_unused=True)
+    return {
+        n: torch.zeros_like(p) if g is None else g
+        for n, p, g in zip(task.params, leaves, grads_list, strict=True)
+    }
+
+
+def sgd(
+    me: Client,
+    theta: Tree,
+    rule: SGD,
+    grad: Gradient = gradient,
+    *,
+    only: tuple[str, ...] | None = None,
+    stream: int = 0,
+) -> Tree:
+    """``theta`` after the rule's epochs or steps; ``grad`` replaces the plain gradient, ``only`` limits
+    which parameters move."""
+    names = me.task.params if only is None else only
+    theta = own(me, theta)
+    lr, mu, decay = rule.rate(me.round), rule.momentum, rule.weight_decay
+    speed: Tree = {}
+    for batch in me.batches(size=rule.batch, epochs=rule.epochs, steps=rule.steps, stream=stream):
+        got = grad(me, theta, batch)
+        step = [got[n] for n in names]
+        if rule.clip is not None:
+            step = clipped(step, rule.clip)
+        if decay:
+            step = [g + decay * theta[n] for n, g in zip(names, step, strict=True)]
+        if mu:
+            step = [speed[n] * mu + g if n in speed else g for n, g in zip(names, step, strict=True)]
+        if batch.active is not None:  # a batch of padding moves nothing, not even momentum
+            if mu:
+                for n, s in zip(names, step, strict=True):
+                    speed[n] = torch.where(batch.active, s, speed.get(n, torch.zeros_like(s)))
+            step = [s * batch.active for s in step]
+        elif mu:
+            speed = dict(zip(names, step, strict=True))
+        if me.stacked:
+            theta.update({n: theta[n] - lr * s for n, s in zip(names, step, strict=True)})
+        else:
+            torch._foreach_add_([theta[n] for n in names], step, alpha=-lr)
+    return theta
+
+
+def own(me: Client, theta: Tree) -> Tree:
+    """A copy that local training may change in place."""
+    if not me.stacked:
+        dense = torch.contiguous_format
+        last = torch.channels_last if me.task.channels_last else dense
+        return {n: t.detach().clone(memory_format=last if t.dim() == 4 else dense) for n, t in theta.items()}
+    # inside vmap a shared tensor has no client axis yet; buffers that are written in place need one
+    zero = me.key * 0
+    return {n: t + zero.to(t.dtype) if n in me.task.buffers else t for n, t in theta.items()}
+
+
+def clipped(grads: list[Tensor], limit: float) -> list[Tensor]:
+    norm = torch.sqrt(torch.stack([g.square().sum() for g in grads]).sum())
+    scale = (limit / norm.clamp(min=1e-12)).clamp(max=1.0)
+    return [g * scale for g in grads]
+
+
+def eval_loss(me: Client, theta: Tree) -> Tensor:
+    """The mean loss on the whole train shard, in evaluation mode."""
+    total = torch.zeros((), device=me.key.device)
+    for x, y, w in me.train.pieces():
+        losses = me.task.per_sample(me.task.logits(theta, x), y)
+        total = total + (losses if w is None else losses * w).sum()
+    return total / me.size.clamp(min=1.0)

@@ -1,0 +1,169 @@
+"""The learning problem, the same on server and client: a module's function, its loss, its fresh weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from clusterfl import keys
+from clusterfl.keys import Key
+from clusterfl.tree import Tree, stack
+
+PerSample = Callable[[Tensor, Tensor], Tensor]
+
+_dropout_key: ContextVar[Key | None] = ContextVar("dropout_key", default=None)
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose mask comes from the step's key; it takes the place of every ``nn.Dropout``."""
+
+    def __init__(self, p: float, place: int) -> None:
+        super().__init__()
+        self.p, self.place = p, place
+
+    def forward(self, x: Tensor) -> Tensor:
+        key = _dropout_key.get()
+        if not self.training or self.p == 0.0 or key is None:
+            return x
+        keep = keys.uniform(keys.fold_in(key, "dropout", self.place), *x.shape) >= self.p
+        return x * keep / (1.0 - self.p)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Per-sample cross-entropy."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+class Task:
+    """A model as functions of its tree of parameters and buffers.
+
+    Any ``nn.Module`` that maps a batch to logits will do. The module itself is only a skeleton: its
+    own weights are never used, except for parameters of layers whose initialisation we do not know.
+    """
+
+    def __init__(self, module: nn.Module, classes: int, per_sample: PerSample = cross_entropy) -> None:
+        self.module = module
+        self.classes = classes
+        self.per_sample = per_sample
+        self.channels_last = False  # set by a worker whose plan says so
+        for place, (parent, name, p) in enumerate(list(_dropouts(module))):
+            setattr(parent, name, KeyedDropout(p, place))
+        self.params = tuple(n for n, p in module.named_parameters() if p.requires_grad)
+        self.fixed = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
+        self.buffers = tuple(n for n, _ in module.named_buffers())
+        if not self.params:
+            raise ValueError("module should have at least one trainable parameter")
+
+    @cached_property
+    def coupled(self) -> bool:
+        """Whether samples of a batch act on each other (BatchNorm): padding would change the result."""
+        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+
+    @cached_property
+    def head(self) -> tuple[str, ...]:
+        """Parameters of the last layer: what FedPer and FCCA treat as the head."""
+        last = [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][-1]
+        prefix = f"{last}." if last else ""
+        return tuple(n for n in self.params if n.startswith(prefix) and "." not in n[len(prefix) :])
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of one model, buffers included: what one transfer costs."""
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def init(self, key: Key) -> Tree:
+        """Fresh weights: PyTorch's default distributions, drawn from the key."""
+        tree: Tree = {}
+        for prefix, module in self.module.named_modules():
+            for name, p in module.named_parameters(prefix, recurse=False):
+                tree[name] = _fresh(module, p.detach(), keys.fold_in(key, name))
+        for name, buffer in self.module.named_buffers():
+            tree[name] = _fresh_buffer(name, buffer.detach())
+        return {name: tree[name] for name in (*self.params, *self.fixed, *self.buffers)}
+
+    def init_stack(self, key: Key, k: int) -> Tree:
+        """``k`` independent models."""
+        return stack([self.init(keys.fold_in(key, j)) for j in range(k)])
+
+    def logits(self, theta: Tree, x: Tensor) -> Tensor:
+        """The model in evaluation mode."""
+        return self._call(theta, x, training=False)
+
+    def loss(
+        self, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None = None, *, key: Key | None = None
+    ) -> Tensor:
+        """The mean training loss over the samples of weight 1; weight 0 masks padding.
+
+        Training mode: BatchNorm writes its moments into ``theta``'s buffers, dropout draws from ``key``.
+        """
+        with _dropping(key):
+            losses = self.per_sample(self._call(theta, x, training=True), y)
+        return mean(losses, w)
+
+    def eval_loss(self, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None = None) -> Tensor:
+        """The mean loss in evaluation mode."""
+        return mean(self.per_sample(self.logits(theta, x), y), w)
+
+    def probabilities(self, theta: Tree, x: Tensor) -> Tensor:
+        return torch.softmax(self.logits(theta, x), dim=-1)
+
+    def _call(self, theta: Tree, x: Tensor, *, training: bool) -> Tensor:
+        if self.module.training is not training:
+            self.module.train(training)
+        out: Tensor = functional_call(self.module, theta, (x,))
+        return out
+
+
+def mean(values: Tensor, w: Tensor | None) -> Tensor:
+    """The mean of ``values`` over the samples of weight 1 (0 if there are none)."""
+    if w is None:
+        return values.mean()
+    return (values * w).sum() / w.sum().clamp(min=1.0)
+
+
+@contextmanager
+def _dropping(key: Key | None) -> Iterator[None]:
+    token = _dropout_key.set(key)
+    try:
+        yield
+    finally:
+        _dropout_key.reset(token)
+
+
+def _dropouts(module: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
+    for parent in module.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Dropout):
+                yield parent, name, child.p
+
+
+def _fresh(module: nn.Module, p: Tensor, key: Key) -> Tensor:
+    """One parameter as its layer's ``reset_parameters`` would draw it."""
+    if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
+        weight = module.weight
+        fan_in = weight[0].numel() if weight.dim() > 1 else weight.numel()
+        bound = 1.0 / math.sqrt(max(fan_in, 1))
+        return (keys.uniform(key, *p.shape) * 2.0 - 1.0) * bound
+    if isinstance(module, nn.Embedding):
+        return keys.normal(key, *p.shape)
+    if isinstance(module, nn.RNNBase):
+        bound = 1.0 / math.sqrt(max(module.hidden_size, 1))
+        return (keys.uniform(key, *p.shape) * 2.0 - 1.0) * bound
+    # Norm layers start at ones and zeros, which the template holds; so does any layer unknown to us.
+    return p.clone()
+
+
+def _fresh_buffer(name: str, buffer: Tensor) -> Tensor:
+    leaf = name.rsplit(".", 1)[-1]
+    if leaf == "running_mean" or leaf == "num_batches_tracked":
+        return torch.zeros_like(buffer)
+    return torch.ones_like(buffer) if leaf == "running_var" else buffer.clone()
