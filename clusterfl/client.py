@@ -124,6 +124,15 @@ class Client:
         """Stays on the client until its next procedure reads ``me.state``; never uploaded."""
         self.kept.update(tensors)
 
+    def keep_tree(self, name: str, tree: Tree) -> None:
+        """As :meth:`keep`, for a whole tree; :meth:`tree` gives it back."""
+        self.kept.update({f"{name}/{n}": t for n, t in tree.items()})
+
+    def tree(self, name: str) -> Tree | None:
+        """The tree kept under this name, or None on a client that has kept none yet."""
+        found = {n.removeprefix(f"{name}/"): t for n, t in self.state.items() if n.startswith(f"{name}/")}
+        return found or None
+
     def batches(
         self, *, size: int, epochs: int | None = None, steps: int | None = None, stream: int = 0
     ) -> Iterator[Batch]:

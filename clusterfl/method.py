@@ -89,6 +89,13 @@ class Method(Procedures, ABC, Generic[S]):
         """Models for clients that were never in training; ``index`` is aligned with ``cohort.ids``."""
         raise NotDefined(f"admitting unseen clients is not defined for this method ({self.name})")
 
+    def cost(self, task: Task) -> tuple[int, int]:
+        """(down, up): bytes per participating client in an ordinary round, by the paper's formula.
+
+        The conformance suite compares it with what was metered.
+        """
+        raise NotDefined(f"cost={self.name} should be defined by the method")
+
     @on_client
     def personalise(self, me: Client, theta: Tree) -> Mapping[str, Any]:
         """What a client makes of the model it was served, as ``{"theta": …}``."""

@@ -34,10 +34,11 @@ def apportion(weights: Array, total: int, least: int = 0) -> Array:
     if least * len(weights) > total:
         raise DataError(f"total={total} should be at least {least} for each of {len(weights)} parts")
     exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * (total - least * len(weights))
-    whole = np.floor(exact).astype(np.int64)
+    whole: Array = np.floor(exact).astype(np.int64)
     order = np.argsort(whole - exact, kind="stable")
     whole[order[: total - least * len(weights) - int(whole.sum())]] += 1
-    return whole + least
+    whole += least
+    return whole
 
 
 def client_sizes(n_clients: int, samples: int, how: str, key: Key, sigma: float = 1.0) -> Array:
@@ -116,13 +117,14 @@ def draw(labels: Array, mixes: Array | None, sizes: Array, key: Key, reuse: bool
     rng = keys.numpy_rng(key)
     clients = np.arange(len(sizes))
     if mixes is None:
-        pools, counts = {None: np.arange(len(labels))}, np.asarray(sizes)[:, None]
+        pools: dict[int, Array] = {-1: np.arange(len(labels))}
+        counts = np.asarray(sizes)[:, None]
     else:
         pools = {c: np.flatnonzero(labels == c) for c in range(mixes.shape[1])}
         counts = rng.multinomial(sizes, mixes / mixes.sum(1, keepdims=True))
     for (c, pool), asked in zip(pools.items(), counts.sum(0).tolist(), strict=True):
         if asked > len(pool) and not (reuse and len(pool)):
-            what = "samples" if c is None else f"samples of class {c}"
+            what = "samples" if c < 0 else f"samples of class {c}"
             raise DataError(
                 f"reuse={reuse}: {asked} {what} are asked for and the pool should hold as many, but it has "
                 f"{len(pool)}; ask for fewer samples, a larger alpha, or set reuse=true to share them"
@@ -136,29 +138,36 @@ def draw(labels: Array, mixes: Array | None, sizes: Array, key: Key, reuse: bool
 
 
 def draw_mixed(
-    labels: Array,
+    parts: Sequence[tuple[Array, Array]],
     classes: int,
-    sizes: Array,
     alpha: float | None,
     key: Key,
     *,
     per_class: bool = False,
     reuse: bool = True,
-) -> Drawn:
-    """Mixes and draw together: without reuse, mixes that ask too much of a class are drawn afresh, 20 times."""
-    if not reuse and int(np.sum(sizes)) > len(labels):
-        raise DataError(
-            f"reuse=false: the clients' {int(np.sum(sizes))} samples should be at most the {len(labels)} there "
-            "are; ask for fewer samples or clients, or set reuse=true to share them"
-        )
-    if alpha is None:
-        return draw(labels, None, sizes, keys.fold_in(key, "draw"), reuse)
-    prior = (np.bincount(labels, minlength=classes) > 0).astype(np.float64)
+) -> list[Drawn]:
+    """One draw per (labels, sizes), all with the same mixes: a client's train and test rows look alike.
+
+    Without reuse, mixes that ask too much of a class are drawn afresh, 20 times at most.
+    """
+    for labels, sizes in parts:
+        if not reuse and int(np.sum(sizes)) > len(labels):
+            raise DataError(
+                f"reuse=false: the clients' {int(np.sum(sizes))} samples should be at most the {len(labels)} "
+                "there are; ask for fewer samples or clients, or set reuse=true to share them"
+            )
+    here = (np.bincount(parts[0][0], minlength=classes) > 0).astype(np.float64)
     for attempt in range(TRIES):
         fresh = keys.fold_in(key, attempt)
-        mixes = label_mixes(len(sizes), classes, alpha, keys.fold_in(fresh, "mixes"), prior, per_class)
+        mixes = None
+        if alpha is not None:
+            n_clients = len(parts[0][1])
+            mixes = label_mixes(n_clients, classes, alpha, keys.fold_in(fresh, "mixes"), here, per_class)
         try:
-            return draw(labels, mixes, sizes, keys.fold_in(fresh, "draw"), reuse)
+            return [
+                draw(labels, mixes, sizes, keys.fold_in(fresh, "draw", i), reuse)
+                for i, (labels, sizes) in enumerate(parts)
+            ]
         except DataError as error:
             failed = error
     raise DataError(f"{failed} (the last of {TRIES} draws of alpha={alpha})")
@@ -175,8 +184,10 @@ def by_class_groups(
     if alpha <= 0:
         raise ConfigError(f"alpha={alpha} should be above 0 to split class groups over clients")
     if n_clients * LEAST > len(labels):
-        raise DataError(f"clients={n_clients} should be at most {len(labels) // LEAST}: {len(labels)} samples, "
-                        f"{LEAST} or more for each client")
+        most = len(labels) // LEAST
+        raise DataError(
+            f"clients={n_clients} should be at most {most}, {LEAST} of {len(labels)} samples each"
+        )
     classes = int(labels.max()) + 1 if classes is None else classes
     if not 1 <= groups <= classes:
         raise ConfigError(f"groups={groups} should be between 1 and the number of classes, {classes}")
@@ -191,8 +202,7 @@ def by_class_groups(
     owners = _feed_the_poorest(owners, n_clients, rng)
     held = np.zeros((n_clients, groups), dtype=np.int64)
     np.add.at(held, (owners, group_of[labels]), 1)
-    rows = _by_client(np.arange(len(labels)), owners, held.sum(1), rng)
-    return rows, held.argmax(1)
+    return _by_client(np.arange(len(labels)), owners, held.sum(1), rng), held.argmax(1)
 
 
 def _sub(rng: np.random.Generator) -> Key:
@@ -213,7 +223,7 @@ def _feed_the_poorest(owners: Array, n_clients: int, rng: np.random.Generator) -
 
 
 def stratified(labels: Array, share: float, key: Key) -> tuple[Array, Array]:
-    """Row numbers in two parts, the second with ``share`` of each class (rounded), both in ascending order."""
+    """Row numbers in two parts, the second with ``share`` of each class (rounded), both ascending."""
     rng = keys.numpy_rng(key)
     second = np.zeros(len(labels), dtype=bool)
     for c in np.unique(labels):

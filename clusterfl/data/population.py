@@ -125,7 +125,8 @@ class Population:
         for side, pairs in (("train", train), ("test", test)):
             parts = []
             for i, (x, y) in enumerate(pairs):
-                xt, yt = torch.as_tensor(np.asarray(x)).float(), torch.as_tensor(np.asarray(y)).long()
+                xt = torch.as_tensor(np.ascontiguousarray(x)).float()
+                yt = torch.as_tensor(np.ascontiguousarray(y)).long()
                 if len(xt) != len(yt):
                     raise ValueError(f"{side}[{i}]: {len(xt)} samples should have as many labels, not {len(yt)}")
                 parts.append((xt, yt))

@@ -36,11 +36,15 @@ def rotate(x: Tensor, angle: float) -> Tensor:
     if angle % 360 == 0:
         return x
     if x.ndim != 4:
-        raise DataError(f"shift='rotate' should be used with images, not samples of shape {tuple(x.shape[1:])}")
+        raise DataError(f"shift='rotate' should have images, not samples of shape {tuple(x.shape[1:])}")
     if x.shape[-1] != x.shape[-2] and angle % 180:
-        raise DataError(f"angles={angle} should be a multiple of 180 for images of {x.shape[-2]}x{x.shape[-1]}")
+        raise DataError(f"angles={angle} should be a multiple of 180: images are {tuple(x.shape[-2:])}")
     if angle % 90 == 0:
         return torch.rot90(x, round(angle / 90) % 4, (-2, -1))
+    return turn_bilinear(x, angle)
+
+
+def turn_bilinear(x: Tensor, angle: float) -> Tensor:
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     # grid_sample asks, for each place in the output, where in the input to look: the inverse rotation
     matrix = torch.tensor([[cos, -sin, 0.0], [sin, cos, 0.0]], dtype=x.dtype)
@@ -82,8 +86,9 @@ def _swaps(clusters: int, classes: int, key: Key) -> Tensor:
 def _permutations(clusters: int, classes: int, key: Key) -> Tensor:
     """Different orders of the classes; cluster 0 keeps its own."""
     if clusters > math.factorial(min(classes, 20)):
-        raise ConfigError(f"clusters={clusters} should be at most the {math.factorial(classes)} orders of "
-                          f"{classes} classes")
+        raise ConfigError(
+            f"clusters={clusters} should be at most the {math.factorial(classes)} orders of {classes} classes"
+        )
     found = [torch.arange(classes)]
     draws = 0
     # few classes meet the same order again: a full turn through small factorials takes a bounded while
@@ -93,7 +98,7 @@ def _permutations(clusters: int, classes: int, key: Key) -> Tensor:
         if not any(torch.equal(order, f) for f in found):
             found.append(order)
     if len(found) < clusters:
-        raise ConfigError(f"clusters={clusters} should be smaller: no more orders of {classes} classes were found")
+        raise ConfigError(f"clusters={clusters} should be smaller: only {len(found)} label orders were found")
     return torch.stack(found)
 
 

@@ -272,6 +272,8 @@ def _stack_fields(done: list[Fields]) -> Fields:
 def _collect(places: list[tuple[Fields, int]]) -> Fields:
     """Rows out of several chunks, in the order asked for; one whole chunk in order is passed on as it is."""
     first = places[0][0]
+    if not first:  # a procedure that replies nothing
+        return {}
     whole = all(f is first for f, _ in places)
     js = [j for _, j in places]
     if whole and js == list(range(_count(first))):

@@ -13,29 +13,27 @@ def lenet(
 ) -> Classifier:
     """Two 5x5 convolutions (6, 16) with pooling, then 120, 84 and the head.
 
-    ``padding`` of both convolutions: by default 0 from 28 pixels on (44,426 parameters on MNIST) and 2
-    below, where 5x5 kernels would leave nothing. LeCun pads only MNIST's frame, which is ``pad_input`` work
-    for the data: LeNet-5's own 61,706 parameters belong to 1x32x32.
+    ``padding`` is the first convolution's: by default 0 from 28 pixels on (44,426 parameters on MNIST, the
+    usual federated LeNet) and 2 below. LeCun's own net is ``padding=2`` on MNIST, 61,706 parameters.
     """
-    channels, height, breadth = image(input_shape)
-    pad = (0 if min(height, breadth) >= 28 else 2) if padding is None else padding
-
-    def after(side: int) -> int:
-        """The side of the feature map after both convolutions and pools."""
-        return ((side + 2 * pad - 4) // 2 + 2 * pad - 4) // 2
-
-    if pad < 0 or min(after(height), after(breadth)) < 1:
-        raise ConfigError(f"padding={pad} should be larger for input_shape={input_shape}")
+    channels, *sides = image(input_shape, at_least=4)
+    pad1 = (0 if min(sides) >= 28 else 2) if padding is None else padding
+    half = [(side + 2 * pad1 - 4) // 2 for side in sides]
+    # the second convolution is padded too where 5x5 kernels would leave less than 2x2 after the pool
+    pad2 = 0 if min(half) >= 8 else 2
+    height, breadth = ((side + 2 * pad2 - 4) // 2 for side in half)
+    if not 0 <= pad1 <= 2 or min(height, breadth) < 1:
+        raise ConfigError(f"padding={pad1} should be 0 to 2 and leave pixels of input_shape={input_shape}")
     c1, c2, f1, f2 = (scaled(size, width) for size in (6, 16, 120, 84))
     encoder = named(
-        conv1=nn.Conv2d(channels, c1, 5, padding=pad),
+        conv1=nn.Conv2d(channels, c1, 5, padding=pad1),
         pool1=nn.MaxPool2d(2),
         relu1=nn.ReLU(),  # after the pool: the same function, on a quarter of the values
-        conv2=nn.Conv2d(c1, c2, 5, padding=pad),
+        conv2=nn.Conv2d(c1, c2, 5, padding=pad2),
         pool2=nn.MaxPool2d(2),
         relu2=nn.ReLU(),
         flatten=nn.Flatten(),
-        fc1=nn.Linear(c2 * after(height) * after(breadth), f1),
+        fc1=nn.Linear(c2 * height * breadth, f1),
         relu3=nn.ReLU(),
         fc2=nn.Linear(f1, f2),
         relu4=nn.ReLU(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from torch import nn
@@ -19,12 +20,16 @@ def mclr(input_shape: tuple[int, ...], classes: int) -> Classifier:
 def mlp(input_shape: tuple[int, ...], classes: int, *, widths: Sequence[int] = (200,)) -> Classifier:
     """A perceptron with one hidden ReLU layer per entry of ``widths``.
 
-    The default is IFCA's MNIST net; ten entries give an 11-layer net, FCCA's depth.
+    The default is IFCA's MNIST net; ten entries give an 11-layer net, FCCA's depth. Weights start as in
+    He et al. (2015): from torch's own start the 11-layer net is still at chance after 1,000 steps.
     """
     if any(size < 1 for size in widths):
         raise ConfigError(f"widths={tuple(widths)} should be whole numbers above 0")
     sizes = [prod(input_shape), *widths]
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
-    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:], strict=False), start=1):
-        layers |= {f"fc{i}": nn.Linear(inputs, outputs), f"relu{i}": nn.ReLU()}
+    for i, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
+        layer = nn.Linear(inputs, outputs)
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        nn.init.zeros_(layer.bias)
+        layers |= {f"fc{i}": layer, f"relu{i}": nn.ReLU()}
     return Classifier(named(**layers), sizes[-1], classes)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clusterfl.client import Batch, Client
-from clusterfl.method import Registered
-from clusterfl.tree import Tree, select
+from clusterfl.client import Batch, Client, Payload, on_client
+from clusterfl.method import Procedures, Registered
+from clusterfl.tree import Tree, row, rows, select
 
 Gradient = Callable[[Client, Tree, Batch], Tree]
 
@@ -137,3 +137,31 @@ def eval_loss(me: Client, theta: Tree) -> Tensor:
         losses = me.task.per_sample(me.task.logits(theta, x), y)
         total = total + (losses if w is None else losses * w).sum()
     return total / me.size.clamp(min=1.0)
+
+
+def losses(me: Client, centers: Tree) -> Tensor:
+    """``[K]``: the mean train loss of every centre on this client."""
+    if me.stacked:
+        stacked: Tensor = torch.func.vmap(lambda theta: eval_loss(me, theta))(centers)
+        return stacked
+    return torch.stack([eval_loss(me, row(centers, k)) for k in range(rows(centers))])
+
+
+@dataclass(frozen=True)
+class Train(Procedures):
+    """Plain local training as a procedure of its own, for warm-ups and admissions."""
+
+    rule: SGD
+
+    @on_client
+    def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        return {"theta": sgd(me, theta, self.rule), "n": me.size}
+
+
+@dataclass(frozen=True)
+class Losses(Procedures):
+    """The train loss of every centre, as a procedure of its own."""
+
+    @on_client
+    def losses(self, me: Client, centers: Tree) -> dict[str, Payload]:
+        return {"losses": losses(me, centers)}

@@ -1,0 +1,204 @@
+"""The loop: sample, round, measure. A simulation can be stopped and taken up between any two rounds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.engines.base import BaseEngine
+from clusterfl.errors import NoReplies
+from clusterfl.method import Method, NotDefined, Served, State
+from clusterfl.metrics import Accuracy, Clustering, clustering, intra_inter, top_rounds
+from clusterfl.data.population import Population
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long, how many at a time, how often measured."""
+
+    rounds: int = 20
+    participation: float = 1.0
+    seed: int = 0
+    eval_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise ValueError(f"rounds={self.rounds} should be at least 0")
+        if not 0.0 < self.participation <= 1.0:
+            raise ValueError(f"participation={self.participation} should be above 0 and at most 1")
+        if self.eval_every < 1:
+            raise ValueError(f"eval_every={self.eval_every} should be at least 1")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One round, measured."""
+
+    round: int  # 0 is the state before the first round
+    assign: Tensor  # [N]: the served model of each client
+    accuracy: Tensor  # [N], NaN where not measured this round
+    loss: Tensor  # [N]
+    moved: float  # share of clients whose cluster changed
+    bytes_down: int  # so far
+    bytes_up: int
+    logged: dict[str, float]
+    seconds: float  # this round's, evaluation included
+
+    @property
+    def measured(self) -> bool:
+        return not bool(self.accuracy.isnan().all())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a run ended."""
+
+    method: Method[Any]
+    state: State
+    served: Served
+    records: list[Record]
+    accuracy: Accuracy
+    global_accuracy: float  # the served model before personalisation
+    top5_rounds: float
+    clusters: Clustering | None
+    clusters_found: int
+    intra: float
+    inter: float | None
+    unseen: Tensor | None  # accuracy of each unseen client
+    unseen_assign: Tensor | None
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+@dataclass
+class Simulation:
+    """A method on a population through an engine."""
+
+    method: Method[Any]
+    population: Population
+    engine: BaseEngine
+    schedule: Schedule = field(default_factory=Schedule)
+    state: Any = None
+    round: int = 0
+    records: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        sizes = self.population.train.sizes[: self.population.clients]
+        self.ids = torch.arange(self.population.clients)
+        self.active = self.ids[sizes > 0]
+        if len(self.active) < len(self.ids):
+            empty = self.ids[sizes == 0].tolist()
+            log.warning("clients without training data take no part: %s", empty)
+        if not len(self.active):
+            raise ValueError("clients=0 with training data: at least one should have some")
+        self.root = keys.key(self.schedule.seed)
+
+    def start(self) -> Record:
+        """The method's first state, and its record as round 0."""
+        began = time.perf_counter()
+        cohort = self.engine.cohort(self.ids, keys.fold_in(self.root, "init"))
+        self.state = self.method.init(self.engine.task, cohort, keys.fold_in(self.root, "method"))
+        return self._record(cohort.logged, began)
+
+    def step(self) -> Record:
+        """One round."""
+        began = time.perf_counter()
+        self.round += 1
+        t = self.round
+        asked = max(1, round(self.schedule.participation * len(self.active)))
+        chosen = keys.choice(keys.fold_in(self.root, "sample", t), len(self.active), asked)
+        key = keys.fold_in(self.root, "round", t)
+        cohort = self.engine.cohort(self.active[chosen], key, t - 1)
+        try:
+            self.state = self.method.round(self.state, cohort)
+        except NoReplies as e:
+            log.warning("round %d leaves the state unchanged: %s", t, e)
+            cohort.log(no_replies=1.0)
+        return self._record(cohort.logged, began)
+
+    def run(self) -> Outcome:
+        """Everything that is left, then the outcome."""
+        if self.state is None:
+            self.start()
+        while self.round < self.schedule.rounds:
+            self.step()
+        return self.finish()
+
+    def finish(self) -> Outcome:
+        """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
+        last = self.records[-1]
+        served = self.method.serve(self.state, self.ids)
+        cross = self.engine.cross(served.models, self.ids) if served.k <= len(self.ids) // 2 + 1 else None
+        if cross is None:
+            intra, inter = float("nan"), None
+            global_accuracy = float("nan")
+        else:
+            intra, inter = intra_inter(cross, served.index)
+            global_accuracy = float(cross.gather(1, served.index.unsqueeze(1)).mean())
+        truth = self.population.truth
+        unseen, unseen_assign = self._admit()
+        means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
+        return Outcome(
+            self.method,
+            self.state,
+            served,
+            self.records,
+            Accuracy.of(last.accuracy, self.population.train.sizes[: self.population.clients]),
+            global_accuracy,
+            top_rounds(means),
+            None if truth is None else clustering(last.assign, truth[: self.population.clients]),
+            int(last.assign.unique().numel()),
+            intra,
+            inter,
+            unseen,
+            unseen_assign,
+            self.engine.traffic.total_down,
+            self.engine.traffic.total_up,
+            sum(r.seconds for r in self.records),
+        )
+
+    def _admit(self) -> tuple[Tensor | None, Tensor | None]:
+        if not self.population.unseen:
+            return None, None
+        ids = torch.arange(self.population.clients, len(self.population.train))
+        cohort = self.engine.cohort(ids, keys.fold_in(self.root, "admit"), self.round)
+        try:
+            served = self.method.admit(self.state, cohort)
+        except NotDefined as e:
+            log.warning("%s", e)
+            return None, None
+        scores = self.engine.evaluate(self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
+        return scores[:, 0] / scores[:, 2], served.index
+
+    def _record(self, logged: dict[str, float], began: float) -> Record:
+        served = self.method.serve(self.state, self.ids)
+        before = self.records[-1].assign if self.records else served.index
+        t = self.round
+        if t % self.schedule.eval_every == 0 or t == self.schedule.rounds:
+            key = keys.fold_in(self.root, "evaluate", t)
+            scores = self.engine.evaluate(self.method, served, self.ids, key, t)
+            accuracy, loss = scores[:, 0] / scores[:, 2], scores[:, 1] / scores[:, 2]
+        else:
+            accuracy = loss = torch.full((len(self.ids),), torch.nan, dtype=torch.float64)
+        record = Record(
+            t,
+            served.index.clone(),
+            accuracy,
+            loss,
+            float((served.index != before).double().mean()),
+            self.engine.traffic.total_down,
+            self.engine.traffic.total_up,
+            logged,
+            time.perf_counter() - began,
+        )
+        self.records.append(record)
+        return record

@@ -1,0 +1,83 @@
+"""What is measured, always over all clients. A metric's name says model x data x moment:
+``accuracy`` is the served (personal, where the method has one) model on the client's test data, after
+the round; ``global_accuracy`` is the served model before personalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """One number per client, and the usual ways to put them into one."""
+
+    mean: float
+    weighted: float  # by training samples
+    std: float  # between clients
+    bottom5: float  # mean of the five worst clients
+
+    @staticmethod
+    def of(per_client: Tensor, sizes: Tensor) -> Accuracy:
+        known = ~per_client.isnan()
+        acc, n = per_client[known].double(), sizes[known].double()
+        if not len(acc):
+            nan = float("nan")
+            return Accuracy(nan, nan, nan, nan)
+        return Accuracy(
+            float(acc.mean()),
+            float((acc * n).sum() / n.sum().clamp(min=1.0)),
+            float(acc.std(unbiased=False)),
+            float(acc.sort().values[:5].mean()),
+        )
+
+
+def top_rounds(values: Sequence[float], n: int = 5) -> float:
+    """The mean of the best ``n`` rounds (FedDSMIC's and others' figure)."""
+    known = sorted((v for v in values if v == v), reverse=True)[:n]
+    return float(np.mean(known)) if known else float("nan")
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """How well assignments agree with the truth."""
+
+    ari: float
+    nmi: float
+    matched: float  # share of clients in the right cluster under the best one-to-one naming
+
+
+def clustering(assign: Tensor, truth: Tensor) -> Clustering:
+    a, t = assign.numpy(), truth.numpy()
+    return Clustering(
+        float(adjusted_rand_score(t, a)), float(normalized_mutual_info_score(t, a)), matched_accuracy(a, t)
+    )
+
+
+def matched_accuracy(assign: np.ndarray, truth: np.ndarray) -> float:
+    """Accuracy after Hungarian matching of cluster names."""
+    found, a = np.unique(assign, return_inverse=True)
+    real, t = np.unique(truth, return_inverse=True)
+    table = np.zeros((len(found), len(real)), dtype=np.int64)
+    np.add.at(table, (a, t), 1)
+    rows, cols = linear_sum_assignment(-table)
+    return float(table[rows, cols].sum() / len(assign))
+
+
+def intra_inter(cross: Tensor, assign: Tensor) -> tuple[float, float | None]:
+    """Mean accuracy of cluster models at home and abroad (AWCFL/MCFL's intra and inter accuracy).
+
+    ``cross[i, k]`` is model k on client i. Means are over clusters that have clients, so that a large
+    cluster does not count more; inter is None where there is only one.
+    """
+    alive = assign.unique().tolist()
+    table = torch.stack([cross[assign == j][:, alive].mean(dim=0) for j in alive])  # [j: home, k: model]
+    home = torch.eye(len(alive), dtype=torch.bool)
+    intra = float(table[home].mean())
+    return intra, (float(table[~home].mean()) if len(alive) > 1 else None)

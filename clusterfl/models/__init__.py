@@ -1,0 +1,87 @@
+"""Models by name. Each builder is ``(input_shape, classes, *, parameters with defaults)``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from clusterfl.errors import ConfigError, nearest
+from clusterfl.models.cnn import awcnn, cnn
+from clusterfl.models.flow import Flow
+from clusterfl.models.generator import Generator
+from clusterfl.models.layers import Classifier
+from clusterfl.models.lenet import lenet
+from clusterfl.models.mlp import mclr, mlp
+from clusterfl.models.mobilenet import mobilenetv2
+from clusterfl.models.resnet import conv18, resnet18
+
+__all__ = ["MODELS", "Classifier", "Flow", "Generator", "ModelEntry", "build_model"]
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A builder and one line on what it builds."""
+
+    builder: Callable[..., nn.Module]
+    description: str
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The builder's own parameters and their defaults."""
+        found = inspect.signature(self.builder).parameters.values()
+        return {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY}
+
+
+MODELS: dict[str, ModelEntry] = {
+    "mclr": ModelEntry(mclr, "multinomial logistic regression"),
+    "mlp": ModelEntry(mlp, "perceptron with any number of hidden layers"),
+    "lenet": ModelEntry(lenet, "LeNet-5: 2 convolutions and 3 dense layers"),
+    "cnn": ModelEntry(cnn, "LEAF's FEMNIST net: 2 convolutions and a large dense layer"),
+    "awcnn": ModelEntry(awcnn, "AWCFL's net: 2 convolutions, optional dropout, 1 dense layer"),
+    "conv18": ModelEntry(conv18, "plain 18-layer convolutional net with batch norm"),
+    "resnet18": ModelEntry(resnet18, "ResNet-18 for 32x32 images"),
+    "mobilenetv2": ModelEntry(mobilenetv2, "MobileNetV2 for 32x32 images"),
+}
+
+
+def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params: Any) -> nn.Module:
+    """The named model for inputs of ``input_shape``, without the batch axis.
+
+    Its weights come from torch's global generator: whoever needs them keyed seeds that first.
+    """
+    if name not in MODELS:
+        raise ConfigError(f"model={name!r} should be a known model{nearest(name, MODELS)}")
+    if not input_shape or not all(_is_int(side) and side > 0 for side in input_shape):
+        raise ConfigError(f"input_shape={input_shape} should be whole numbers above 0")
+    if not _is_int(classes) or classes < 2:
+        raise ConfigError(f"classes={classes} should be a whole number of at least 2")
+    entry = MODELS[name]
+    known = entry.params
+    for key, value in params.items():
+        if key not in known:
+            hint = nearest(key, known) if known else "; it has none"
+            raise ConfigError(f"{key}={value!r} should be a parameter of {name!r}{hint}")
+        if not _like(value, known[key]):
+            raise ConfigError(f"{key}={value!r} should be like its default in {name!r}, {known[key]!r}")
+    return entry.builder(tuple(input_shape), classes, **params)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _like(value: Any, default: Any) -> bool:
+    """Whether a value from a config, where tuples are lists and 1.0 may be 1, fits the default's type."""
+    if default is None:
+        return value is None or _is_int(value)
+    if isinstance(default, tuple):
+        return isinstance(value, list | tuple) and all(_is_int(v) for v in value)
+    if isinstance(default, float):
+        return isinstance(value, float) or _is_int(value)
+    if isinstance(default, int) and not isinstance(default, bool):
+        return _is_int(value)
+    return isinstance(value, type(default))
