@@ -94,7 +94,7 @@ class Shard:
 
 @dataclass
 class Client:
-    """"me": all that a client procedure may see.
+    """ "me": all that a client procedure may see.
 
     In a stacked engine every tensor here carries the client axis invisibly, ``n`` is a tensor, and the
     shards are padded to the longest of their chunk; ``train.w`` then tells samples from padding.
@@ -174,7 +174,9 @@ class Client:
             at = place * size + within
             order = orders.reshape(-1).gather(0, epoch * length + at.clamp(max=length - 1))
             rows = shard.rows.gather(0, order)
-            yield Batch(shard.pool_x[rows], shard.pool_y[rows], (at < n).float(), keys.fold_in(key, epoch, place))
+            yield Batch(
+                shard.pool_x[rows], shard.pool_y[rows], (at < n).float(), keys.fold_in(key, epoch, place)
+            )
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine
 from clusterfl.errors import NoReplies
 from clusterfl.method import Method, NotDefined, Served, State
 from clusterfl.metrics import Accuracy, Clustering, clustering, intra_inter, top_rounds
-from clusterfl.data.population import Population
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +144,9 @@ class Simulation:
         else:
             intra, inter = intra_inter(cross, served.index)
             global_accuracy = float(cross.gather(1, served.index.unsqueeze(1)).mean())
+            if served.everywhere:
+                homes = [last.accuracy[served.index == j].mean() for j in served.index.unique()]
+                intra = inter = float(torch.stack(homes).mean())
         truth = self.population.truth
         unseen, unseen_assign = self._admit()
         means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, on_client
+from clusterfl.client import Client, Cohort, Fields, on_client
 from clusterfl.keys import Key
 from clusterfl.task import Task
 from clusterfl.tree import Tree, rows
@@ -52,12 +52,16 @@ S = TypeVar("S", bound=State)
 class Served:
     """Which model each client uses: ``models`` is a stack, ``index`` one row number per client.
 
-    With ``personal`` every client passes its row through the method's ``personalise`` first.
+    With ``personal`` every client passes its row through the method's ``personalise`` first, together
+    with what is ``shared`` (MCFL: all K models). ``everywhere`` says that the choice depends only on the
+    data at hand, so that a client would do as well on another cluster's data.
     """
 
     models: Tree
     index: Tensor
     personal: bool = False
+    shared: Fields = field(default_factory=dict)
+    everywhere: bool = False
 
     @property
     def k(self) -> int:
@@ -97,8 +101,8 @@ class Method(Procedures, ABC, Generic[S]):
         raise NotDefined(f"cost={self.name} should be defined by the method")
 
     @on_client
-    def personalise(self, me: Client, theta: Tree) -> Mapping[str, Any]:
-        """What a client makes of the model it was served, as ``{"theta": …}``."""
+    def personalise(self, me: Client, theta: Tree, **shared: Any) -> Mapping[str, Any]:
+        """What a client makes of the model it was served, as ``{"theta": …}``; ``shared`` is ``Served.shared``."""
         return {"theta": theta}
 
     def hyper(self) -> dict[str, Any]:

@@ -70,7 +70,9 @@ class Task:
     @cached_property
     def head(self) -> tuple[str, ...]:
         """Parameters of the last layer: what FedPer and FCCA treat as the head."""
-        last = [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][-1]
+        last = [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][
+            -1
+        ]
         prefix = f"{last}." if last else ""
         return tuple(n for n in self.params if n.startswith(prefix) and "." not in n[len(prefix) :])
 

@@ -80,7 +80,9 @@ def select(tree: Tree, names: Iterable[str]) -> Tree:
 
 def flat(tree: Tree, names: Iterable[str] | None = None) -> Tensor:
     """A stack as a matrix ``[m, P]`` of its floating tensors (or of ``names``)."""
-    chosen = [t for t in tree.values() if t.is_floating_point()] if names is None else [tree[n] for n in names]
+    chosen = (
+        [t for t in tree.values() if t.is_floating_point()] if names is None else [tree[n] for n in names]
+    )
     return torch.cat([t.reshape(t.shape[0], -1) for t in chosen], dim=1)
 
 

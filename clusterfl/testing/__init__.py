@@ -48,9 +48,7 @@ def small_population(seed: int = 0, *, ragged: bool = True) -> Population:
             parts.append((x, (y + int(truth[i])) % CLASSES))
         sides.append(Shards.from_parts(parts))
     indicators = (centers + 0.1, torch.arange(CLASSES))
-    return Population(
-        sides[0], sides[1], CLIENTS, CLASSES, name="small", truth=truth, indicators=indicators
-    )
+    return Population(sides[0], sides[1], CLIENTS, CLASSES, name="small", truth=truth, indicators=indicators)
 
 
 def play(
@@ -172,7 +170,7 @@ def check_method(
 def _check_served(method: Method[Any], served: Served, ids: Tensor) -> None:
     assert served.index.shape == ids.shape, f"{method.name}: serve should give one model per client"
     assert served.index.dtype == torch.int64, f"{method.name}: serve's index should be int64"
-    assert 0 <= int(served.index.min()) and int(served.index.max()) < served.k, f"{method.name}: index range"
+    assert int(served.index.min()) >= 0 and int(served.index.max()) < served.k, f"{method.name}: index range"
 
 
 def _check_survival(method: Method[Any], task: Task, population: Population) -> None:
@@ -186,7 +184,9 @@ def _check_survival(method: Method[Any], task: Task, population: Population) -> 
     for what, (engine, some) in plans.items():
         state = play(method, engine, rounds=3, some=some)
         for path, t in tensors(state):
-            assert not t.is_floating_point() or bool(torch.isfinite(t).all()), f"{method.name}, {what}: {path}"
+            assert not t.is_floating_point() or bool(torch.isfinite(t).all()), (
+                f"{method.name}, {what}: {path}"
+            )
         _check_served(method, method.serve(state, ids), ids)
     # everybody of one cluster vanishes after the start: its model stays as it was
     start = method.init(task, Serial(task, population).cohort(ids, keys.key(1)), keys.key(7))

@@ -63,7 +63,7 @@ def test_mixes_follow_the_prior_and_survive_tiny_alpha() -> None:
     mixes = partition.label_mixes(4000, 3, 1e-4, KEY, prior)
     assert (mixes[:, 2] == 0).all() and np.isfinite(mixes).all()
     np.testing.assert_allclose(mixes.sum(1), 1)
-    assert mixes[:, 0].mean() == pytest.approx(0.5, abs=0.03) and (mixes.max(1) > 0.99).all()
+    assert mixes[:, 0].mean() == pytest.approx(0.5, abs=0.03) and (mixes.max(1) > 0.99).mean() > 0.99
     with pytest.raises(ConfigError, match="alpha=0 should be above 0"):
         partition.label_mixes(4, 3, 0, KEY)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfl.methods import METHODS, FedAvg, IFCA
+from clusterfl.methods import IFCA, METHODS, FedAvg
 from clusterfl.parts.local import SGD
 from clusterfl.testing import check_method
 

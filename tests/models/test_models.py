@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 from clusterfl.errors import ConfigError
 from clusterfl.models import MODELS, Classifier, build_model
+from clusterfl.models.layers import HeLinear
 from clusterfl.tree import Tree, repeat, row
 
 IMAGES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (1, 64, 64), (1, 16, 20)]
@@ -82,6 +85,12 @@ def test_deep_mlp_does_not_vanish() -> None:
     torch.manual_seed(0)
     out = build_model("mlp", (64,), 10, widths=[64] * 10)(torch.randn(200, 64))
     assert out.std(0).mean() > 0.1
+
+
+def test_he_start() -> None:
+    layer = HeLinear(600, 50)
+    assert layer.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 600), rel=0.01)
+    assert layer.bias.abs().max() <= 1 / math.sqrt(600)
 
 
 @pytest.mark.parametrize("name", [n for n in MODELS if "width" in MODELS[n].params])
