@@ -174,9 +174,7 @@ class Client:
             at = place * size + within
             order = orders.reshape(-1).gather(0, epoch * length + at.clamp(max=length - 1))
             rows = shard.rows.gather(0, order)
-            yield Batch(
-                shard.pool_x[rows], shard.pool_y[rows], (at < n).float(), keys.fold_in(key, epoch, place)
-            )
+            yield Batch(shard.pool_x[rows], shard.pool_y[rows], (at < n).float(), keys.fold_in(key, epoch, place))
 
 
 @dataclass(frozen=True)
@@ -349,9 +347,7 @@ class Cohort:
         ids = torch.cat(answered)
         return Replies(ids, _join(parts), self.only(ids))
 
-    def map(
-        self, procedure: Procedure, shared: Mapping[str, Payload] | None = None, /, **each: Payload
-    ) -> Fields:
+    def map(self, procedure: Procedure, shared: Mapping[str, Payload] | None = None, /, **each: Payload) -> Fields:
         """Server work over the rows of stacks, spread over the engine's cores; no client is asked."""
         ids = torch.arange(_length(next(iter(each.values()))))
         call = replace(self._call(procedure, "on_server", ids, shared, each), server=True)

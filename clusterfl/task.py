@@ -70,9 +70,7 @@ class Task:
     @cached_property
     def head(self) -> tuple[str, ...]:
         """Parameters of the last layer: what FedPer and FCCA treat as the head."""
-        last = [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][
-            -1
-        ]
+        last = [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][-1]
         prefix = f"{last}." if last else ""
         return tuple(n for n in self.params if n.startswith(prefix) and "." not in n[len(prefix) :])
 
@@ -100,9 +98,7 @@ class Task:
         """The model in evaluation mode."""
         return self._call(theta, x, training=False)
 
-    def loss(
-        self, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None = None, *, key: Key | None = None
-    ) -> Tensor:
+    def loss(self, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None = None, *, key: Key | None = None) -> Tensor:
         """The mean training loss over the samples of weight 1; weight 0 masks padding.
 
         Training mode: BatchNorm writes its moments into ``theta``'s buffers, dropout draws from ``key``.

@@ -60,9 +60,7 @@ def repeat(tree: Tree, k: int) -> Tree:
 
 def map_floats(f: Callable[..., Tensor], first: Tree, *others: Tree) -> Tree:
     """``f`` on the floating tensors; integer buffers are copied from ``first``."""
-    return {
-        name: f(t, *(o[name] for o in others)) if t.is_floating_point() else t for name, t in first.items()
-    }
+    return {name: f(t, *(o[name] for o in others)) if t.is_floating_point() else t for name, t in first.items()}
 
 
 def subtract(a: Tree, b: Tree) -> Tree:
@@ -80,9 +78,7 @@ def select(tree: Tree, names: Iterable[str]) -> Tree:
 
 def flat(tree: Tree, names: Iterable[str] | None = None) -> Tensor:
     """A stack as a matrix ``[m, P]`` of its floating tensors (or of ``names``)."""
-    chosen = (
-        [t for t in tree.values() if t.is_floating_point()] if names is None else [tree[n] for n in names]
-    )
+    chosen = [t for t in tree.values() if t.is_floating_point()] if names is None else [tree[n] for n in names]
     return torch.cat([t.reshape(t.shape[0], -1) for t in chosen], dim=1)
 
 

@@ -29,15 +29,19 @@ class Drawn(NamedTuple):
 def apportion(weights: Array, total: int, least: int = 0) -> Array:
     """Whole numbers that sum to ``total``, at least ``least`` each, otherwise in proportion to ``weights``.
 
-    Largest remainders get the units that rounding down leaves; ties go to the lowest index.
+    Largest remainders get the units that rounding down leaves, the largest parts give to those below least;
+    ties go to the lowest index.
     """
     if least * len(weights) > total:
         raise DataError(f"total={total} should be at least {least} for each of {len(weights)} parts")
-    exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * (total - least * len(weights))
+    exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * total
     whole: Array = np.floor(exact).astype(np.int64)
     order = np.argsort(whole - exact, kind="stable")
-    whole[order[: total - least * len(weights) - int(whole.sum())]] += 1
-    whole += least
+    whole[order[: total - int(whole.sum())]] += 1
+    for poor in np.flatnonzero(whole < least):
+        while whole[poor] < least:
+            whole[whole.argmax()] -= 1
+            whole[poor] += 1
     return whole
 
 

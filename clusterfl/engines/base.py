@@ -73,7 +73,7 @@ class BaseEngine(ABC):
             columns.append(got[:, 0] / got[:, 2])
         return torch.stack(columns, dim=1)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most engines have nothing to end)
         """Ends what the engine started."""
 
     def __enter__(self) -> BaseEngine:

@@ -18,9 +18,7 @@ from clusterfl.tree import Tree
 class Serial(BaseEngine):
     """One worker in this process; its plan says whether clients go one by one or stacked."""
 
-    def __init__(
-        self, task: Task, population: Population, plan: Plan | None = None, device: str | None = None
-    ) -> None:
+    def __init__(self, task: Task, population: Population, plan: Plan | None = None, device: str | None = None) -> None:
         super().__init__(task, population)
         self.plan = plan or Plan()
         place = torch.device(device) if device else None
@@ -42,7 +40,5 @@ class Serial(BaseEngine):
 class Stacked(Serial):
     """Serial with chunks of clients under ``vmap``: fastest for small dense models."""
 
-    def __init__(
-        self, task: Task, population: Population, plan: Plan | None = None, device: str | None = None
-    ) -> None:
+    def __init__(self, task: Task, population: Population, plan: Plan | None = None, device: str | None = None) -> None:
         super().__init__(task, population, plan or Plan(stacked=True), device)

@@ -56,9 +56,7 @@ class Wire(Serial):
         """A client: it has its data, its state and this program, and gets only the message."""
         r: Request = codec.unpack(message)
         each = {n: _stack_fields([{n: v}])[n] for n, v in r.each.items()}
-        call = Call(
-            r.method, r.name, torch.tensor([r.client]), r.shared, each, r.key, r.round, r.server, r.measure
-        )
+        call = Call(r.method, r.name, torch.tensor([r.client]), r.shared, each, r.key, r.round, r.server, r.measure)
         fields: Fields = {}
         for chunk in self.worker.run(call):
             fields = {n: _at(v, 0) for n, v in chunk.fields.items()}

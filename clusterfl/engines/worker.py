@@ -34,9 +34,7 @@ class Plan:
 class Worker:
     """Owns shards and client state; runs procedures on one thread."""
 
-    def __init__(
-        self, task: Task, train: Shards, test: Shards, plan: Plan, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, task: Task, train: Shards, test: Shards, plan: Plan, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
         self.task, self.plan = task, plan
         task.channels_last = plan.channels_last
@@ -76,7 +74,8 @@ class Worker:
             raise ClientError(call.label, i, f"{type(e).__name__}: {e}") from e
         if me.kept and not call.measure:
             self.states[i] = {**self.states.get(i, {}), **_cpu(me.kept)}
-        return _cpu(dict(reply))
+        fields: Fields = _cpu(dict(reply))
+        return fields
 
     def _client(self, call: Call, i: int) -> Client:
         key = call.client_key(i).to(self.device)
@@ -157,9 +156,7 @@ class Worker:
             me = Client(
                 self.task,
                 Shard(self.train.x, self.train.y, rows, n if ragged else least, ragged),
-                Shard(
-                    self.test.x, self.test.y, rows_test, n_t if ragged_test else int(n_test[0]), ragged_test
-                ),
+                Shard(self.test.x, self.test.y, rows_test, n_t if ragged_test else int(n_test[0]), ragged_test),
                 key,
                 call.round,
                 state,
@@ -177,7 +174,8 @@ class Worker:
             kept = _cpu(kept_out)
             for j, i in enumerate(ids.tolist()):
                 self.states[i] = {**self.states.get(i, {}), **row(kept, j)}
-        return _cpu(fields)
+        out: Fields = _cpu(fields)
+        return out
 
     def _culprit(self, call: Call, positions: Tensor, cause: Exception) -> ClientError:
         """Runs a failed chunk's clients alone, to name the one that fails."""

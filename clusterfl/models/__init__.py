@@ -51,7 +51,7 @@ MODELS: dict[str, ModelEntry] = {
 def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params: Any) -> nn.Module:
     """The named model for inputs of ``input_shape``, without the batch axis.
 
-    Its weights come from torch's global generator: whoever needs them keyed seeds that first.
+    Its own weights come from torch's global generator; ``Task.init`` draws the ones in use from a key.
     """
     if name not in MODELS:
         raise ConfigError(f"model={name!r} should be a known model{nearest(name, MODELS)}")

@@ -47,6 +47,5 @@ def awcnn(
         raise ConfigError(f"dropout={dropout} should be at least 0 and below 1")
     layers, features = _convolutions(input_shape, scaled(16, width), scaled(32, width))
     if dropout:
-        # torch's dropout draws from the global generator, and vmap refuses it unless told which randomness
-        layers["dropout"] = nn.Dropout(dropout)
+        layers["dropout"] = nn.Dropout(dropout)  # Task replaces it by one that draws from the step's key
     return Classifier(named(**layers), features, classes)

@@ -21,7 +21,7 @@ class MeanBy:
         self, old: Tree, *, field: str = "theta", by: str | Tensor | None = None, weights: str | None = None
     ) -> None:
         self.old, self.field, self.by, self.weights = old, field, by, weights
-        self.consumes = (field,)
+        self.consumes: tuple[str, ...] = (field,)
         self.sums = {n: torch.zeros_like(t) for n, t in old.items()}
         self.mass = torch.zeros(next(iter(old.values())).shape[0])
 
@@ -52,9 +52,7 @@ class MeanBy:
         for name, total in self.sums.items():
             shape = (-1, *([1] * (total.dim() - 1)))
             if total.is_floating_point():
-                total = total / self.mass.clamp(min=torch.finfo(torch.float32).tiny).reshape(shape).to(
-                    total.dtype
-                )
+                total = total / self.mass.clamp(min=torch.finfo(torch.float32).tiny).reshape(shape).to(total.dtype)
             out[name] = torch.where(alive.reshape(shape), total, self.old[name])
         return out
 
@@ -62,7 +60,9 @@ class MeanBy:
 def mean_by(theta: Tree, s: Tensor, *, old: Tree, weights: Tensor | None = None) -> Tree:
     """The mean of the rows of ``theta`` with ``s = k``, for every k; an empty cluster keeps ``old[k]``."""
     mean = MeanBy(old, by="s", weights=None if weights is None else "w")
-    fields: Fields = {"theta": theta, "s": s} | ({} if weights is None else {"w": weights})
+    fields: Fields = {"theta": theta, "s": s}
+    if weights is not None:
+        fields["w"] = weights
     mean.add(torch.arange(len(s)), fields)
     return mean.result()
 

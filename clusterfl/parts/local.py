@@ -69,10 +69,7 @@ def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
     with torch.enable_grad():
         value = task.loss(full, batch.x, batch.y, batch.w, key=batch.key)
         grads_list = torch.autograd.grad(value, leaves, allow_unused=True)
-    return {
-        n: torch.zeros_like(p) if g is None else g
-        for n, p, g in zip(task.params, leaves, grads_list, strict=True)
-    }
+    return {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(task.params, leaves, grads_list, strict=True)}
 
 
 def sgd(

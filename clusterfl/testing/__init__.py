@@ -138,9 +138,7 @@ def check_method(
         try:
             engine.set_states({})
             assert_equal(reference, play(method, engine), f"{method.name}: {name} and serial")
-            assert_equal(
-                scores, engine.evaluate(method, served, ids, keys.key(3)), f"{method.name}: {name} scores"
-            )
+            assert_equal(scores, engine.evaluate(method, served, ids, keys.key(3)), f"{method.name}: {name} scores")
         finally:
             engine.close()
     stacked = Stacked(task, population)
@@ -184,9 +182,7 @@ def _check_survival(method: Method[Any], task: Task, population: Population) -> 
     for what, (engine, some) in plans.items():
         state = play(method, engine, rounds=3, some=some)
         for path, t in tensors(state):
-            assert not t.is_floating_point() or bool(torch.isfinite(t).all()), (
-                f"{method.name}, {what}: {path}"
-            )
+            assert not t.is_floating_point() or bool(torch.isfinite(t).all()), f"{method.name}, {what}: {path}"
         _check_served(method, method.serve(state, ids), ids)
     # everybody of one cluster vanishes after the start: its model stays as it was
     start = method.init(task, Serial(task, population).cohort(ids, keys.key(1)), keys.key(7))

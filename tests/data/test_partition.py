@@ -42,7 +42,7 @@ def test_lognormal_sizes_have_the_spread_asked_for() -> None:
 
 def test_apportion_is_the_largest_remainder_method() -> None:
     assert partition.apportion(np.array([1.0, 1.0, 1.0]), 10).tolist() == [4, 3, 3]
-    assert partition.apportion(np.array([0.7, 0.2, 0.1]), 10, 1).tolist() == [6, 2, 2]
+    assert partition.apportion(np.array([0.7, 0.2, 0.1]), 10, 2).tolist() == [6, 2, 2]
     with pytest.raises(DataError, match="total=2 should be at least 1"):
         partition.apportion(np.ones(3), 2, 1)
 

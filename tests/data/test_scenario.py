@@ -132,7 +132,7 @@ def test_indicators_are_public_untransformed_balanced_and_nobody_s() -> None:
     assert [pool[image] for image in public] == y.tolist()
     held = {image for part in ("train", "test") for client in originals(population, part) for image in client}
     assert not held & set(public)
-    with pytest.raises(DataError, match="indicators=1000 should be at most 1[0-9]{2}"):
+    with pytest.raises(DataError, match=r"indicators=1000 should be at most 1[0-9]{2}"):
         made(indicators=1000)
 
 
@@ -168,7 +168,7 @@ def test_label_skew_is_alpha_over_classes() -> None:
 
 
 def test_without_reuse_a_split_that_cannot_be_says_so() -> None:
-    with pytest.raises(DataError, match=r"reuse=false: the clients' 6000 samples should be at most the 1437"):
+    with pytest.raises(DataError, match=r"reuse=false: the clients' 6000 samples should be at most the 1438"):
         made(samples=1000, reuse=False)
     with pytest.raises(DataError, match=r"the last of 20 draws of alpha=0\.1"):
         made(samples=230, reuse=False, alpha=0.1)
@@ -202,7 +202,7 @@ def test_iid_is_one_true_cluster() -> None:
     population = made(shift="none")
     assert population.true_clusters == 1
     counts = np.stack([np.bincount(population.train.of(i)[1], minlength=10) for i in range(24)])
-    assert (population.train.sizes == 1437 // 24).all() and counts.std(0).mean() < 4
+    assert (population.train.sizes == 1438 // 24).all() and counts.std(0).mean() < 4
 
 
 def test_auto_is_resolved_for_the_record() -> None:
@@ -256,7 +256,7 @@ def test_ten_thousand_clients_are_quick_and_only_indices() -> None:
     start = time.process_time()
     population = made(clients=10_000, samples=20, alpha=3.0)
     assert time.process_time() - start < 5
-    assert len(population.train.rows) == 200_000 and len(population.train.y) <= 4 * 1437
+    assert len(population.train.rows) == 200_000 and len(population.train.y) <= 4 * 1438
     assert len(population.test.y) <= 4 * 360
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 300_000  # kB; as samples, these clients would take 50 MB for train and 900 MB for test
