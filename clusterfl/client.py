@@ -116,6 +116,11 @@ class Client:
         return self.train.n
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample; server work knows it too, though it holds no sample."""
+        return tuple(self.train.pool_x.shape[1:])
+
+    @property
     def size(self) -> Tensor:
         """``n`` as a float tensor, ready to be a weight in a reply."""
         return torch.as_tensor(self.n, dtype=torch.float32, device=self.key.device)
@@ -345,13 +350,13 @@ class Cohort:
         if not answered:
             raise NoReplies(call.label)
         ids = torch.cat(answered)
-        return Replies(ids, _join(parts), self.only(ids))
+        return Replies(ids, join(parts), self.only(ids))
 
     def map(self, procedure: Procedure, shared: Mapping[str, Payload] | None = None, /, **each: Payload) -> Fields:
         """Server work over the rows of stacks, spread over the engine's cores; no client is asked."""
         ids = torch.arange(_length(next(iter(each.values()))))
         call = replace(self._call(procedure, "on_server", ids, shared, each), server=True)
-        return _join([chunk.fields for chunk in self.engine.execute(call)])
+        return join([chunk.fields for chunk in self.engine.execute(call)])
 
     def _call(
         self,
@@ -385,7 +390,8 @@ def _length(value: Payload) -> int:
     return value.shape[0] if isinstance(value, Tensor) else next(iter(value.values())).shape[0]
 
 
-def _join(parts: list[Fields]) -> Fields:
+def join(parts: list[Fields]) -> Fields:
+    """Chunks of replies as one."""
     out: Fields = {}
     for name, first in parts[0].items():
         values: list[Any] = [p[name] for p in parts]

@@ -54,6 +54,8 @@ class Task:
         self.classes = classes
         self.per_sample = per_sample
         self.channels_last = False  # set by a worker whose plan says so
+        # samples the server may use (FedDS's indicators), never a client's; set by whoever builds the run
+        self.public: Tensor | None = None
         for place, (parent, name, p) in enumerate(list(_dropouts(module))):
             setattr(parent, name, KeyedDropout(p, place))
         self.params = tuple(n for n, p in module.named_parameters() if p.requires_grad)
@@ -150,6 +152,8 @@ def _fresh(module: nn.Module, p: Tensor, key: Key) -> Tensor:
         weight = module.weight
         fan_in = weight[0].numel() if weight.dim() > 1 else weight.numel()
         bound = 1.0 / math.sqrt(max(fan_in, 1))
+        if p.dim() > 1:  # a layer may ask for a wider start (He's, in the library's deep MLPs)
+            bound *= float(getattr(module, "gain", 1.0))
         return (keys.uniform(key, *p.shape) * 2.0 - 1.0) * bound
     if isinstance(module, nn.Embedding):
         return keys.normal(key, *p.shape)

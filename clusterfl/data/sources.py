@@ -1,9 +1,9 @@
-"""Where samples come from: named datasets, looked up in a data folder and read from their own formats."""
+"""Where samples come from: datasets by name, the folder that holds them, and several joined into one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,53 +13,27 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 import torch
-from torch import Tensor
+from torch.nn import functional as F
 
-from clusterfl import keys
-from clusterfl.data.partition import stratified
-from clusterfl.data.readers import read_idx, read_npz
+from clusterfl.data import loaders, own
+from clusterfl.data.source import NORMALIZE, Samples, Source, to_float
 from clusterfl.errors import ConfigError, DataError, nearest
 
+__all__ = ["NORMALIZE", "SOURCES", "Entry", "Source", "data_root", "load_source", "names_in", "to_float"]
+
 Array = npt.NDArray[Any]
-NORMALIZE = ("symmetric", "unit")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A dataset with its train and test part; images are channel-first, ``[n, C, H, W]``."""
-
-    name: str
-    x_train: Array
-    y_train: Array  # int64
-    x_test: Array
-    y_test: Array
-    classes: int
-    groups_train: Array | None = None  # each row's natural client (writer, person, device)
-    groups_test: Array | None = None
-    levels: float | None = 255.0  # the white level of pixels; None: not pixels, used as they are
-
-    def __post_init__(self) -> None:
-        for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
-            if len(x) != len(y):
-                raise DataError(f"{self.name}: {len(y)} {part} labels should be as many as samples, {len(x)}")
-            if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
-                raise DataError(
-                    f"{self.name}: {part} labels should be within 0..{self.classes - 1}, "
-                    f"not {int(y.min())}..{int(y.max())}"
-                )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.x_train.shape[1:])
+MULTI_SOURCE = ("mnist", "usps", "svhn", "sign")  # MD-ICFL's four kinds of digits
+JOINED = (1, 28, 28)  # the shape that joined sources are brought to
 
 
 @dataclass(frozen=True)
 class Entry:
-    """How a source is found: any one of ``files`` (a folder ends in /) below the data root will do."""
+    """How a source is found: any one of ``files`` below the data root will do."""
 
     load: Callable[[str, Path], Source | None]  # None: no file of it is there
     about: str
     files: tuple[str, ...] = ()
+    natural: bool = False  # it comes split by client
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -68,11 +42,27 @@ def data_root(root: str | Path | None = None) -> Path:
     return Path(chosen).expanduser()
 
 
+def names_in(name: str) -> tuple[str, ...]:
+    """The datasets that a source is made of: "mnist+usps" is two, "multi_source" is four."""
+    if name.startswith(own.PREFIXES):
+        return (name,)
+    return tuple(part for word in name.split("+") for part in (MULTI_SOURCE if word == "multi_source" else (word,)))
+
+
+def is_natural(name: str) -> bool:
+    """Whether the source comes split by client."""
+    return name.startswith(own.PREFIXES) or (name in SOURCES and SOURCES[name].natural)
+
+
 def load_source(name: str, root: str | Path | None = None) -> Source:
-    """The named dataset; read once per name and folder, then kept in memory."""
-    if name not in SOURCES:
-        raise ConfigError(f"source={name!r} should be one of the known sources{nearest(name, SOURCES)}")
-    return _cached(name, data_root(root))
+    """The named dataset, or several joined by "+"; read once per name and folder, then kept in memory."""
+    if name.startswith(own.PREFIXES):
+        return own.load(name, data_root(root))
+    names = names_in(name)
+    for part in names:
+        if part not in SOURCES:
+            raise ConfigError(f"source={part!r} should be one of the known sources{nearest(part, SOURCES)}")
+    return _cached(names[0], data_root(root)) if len(names) == 1 else _joined(names, data_root(root))
 
 
 @lru_cache(maxsize=8)
@@ -81,113 +71,55 @@ def _cached(name: str, root: Path) -> Source:
     found = entry.load(name, root)
     if found is None:
         raise DataError(
-            f"source={name!r} should have one of {', '.join(entry.files)} in {root}, but none is there; "
-            f"put it there, or set data.root or CLUSTERFL_DATA to the folder that holds it"
+            f"source={name!r} should have one of {', '.join(entry.files)} in {root}, but none is there; put it "
+            f"there, set data.root or CLUSTERFL_DATA to the folder that holds it, or use "
+            f"clusterfl.data.download({name!r}) where there is a network"
         )
     return found
 
 
-def to_float(x: Array, normalize: str = "symmetric", levels: float | None = 255.0) -> Tensor:
-    """float32; pixels become 0..1 ("unit") or, by (x - .5) / .5, -1..1 ("symmetric")."""
-    if normalize not in NORMALIZE:
-        raise ConfigError(f"normalize={normalize!r} should be a known scale{nearest(normalize, NORMALIZE)}")
-    scaled = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-    if levels is None:
-        return scaled
-    scaled = scaled / levels
-    return scaled if normalize == "unit" else (scaled - 0.5) / 0.5
+@lru_cache(maxsize=2)
+def _joined(names: tuple[str, ...], root: Path) -> Source:
+    parts = [_cached(name, root) for name in names]
 
+    def stack(arrays: Sequence[Array]) -> tuple[Array, Array]:
+        return np.concatenate(arrays), np.repeat(np.arange(len(arrays)), [len(a) for a in arrays])
 
-def channels_first(x: Array) -> Array:
-    """Grey [n, H, W] and colour [n, H, W, 3] images as [n, C, H, W]."""
-    if x.ndim == 3:
-        return x[:, None]
-    if x.ndim == 4 and x.shape[-1] == 3:
-        return x.transpose(0, 3, 1, 2)
-    raise DataError(f"images of shape {x.shape} should be [n, H, W] or [n, H, W, 3]")
-
-
-def make_source(
-    name: str, x_train: Array, y_train: Array, x_test: Array, y_test: Array, classes: int, **more: Any
-) -> Source:
+    x_train, domains_train = stack([to_grey(p.x_train, p.levels) for p in parts])
+    x_test, domains_test = stack([to_grey(p.x_test, p.levels) for p in parts])
     return Source(
-        name,
-        channels_first(x_train),
-        y_train.astype(np.int64),
-        channels_first(x_test),
-        y_test.astype(np.int64),
-        classes,
-        **more,
+        "+".join(names),
+        x_train,
+        np.concatenate([p.y_train for p in parts]),
+        x_test,
+        np.concatenate([p.y_test for p in parts]),
+        max(p.classes for p in parts),
+        domains_train=domains_train,
+        domains_test=domains_test,
     )
 
 
-def split_source(name: str, x: Array, y: Array, classes: int, **more: Any) -> Source:
-    """A source without a test part of its own gets a fixed, class-stratified fifth as test."""
-    train, test = stratified(y, 0.2, keys.fold_in(keys.key(0), name))
-    return make_source(name, x[train], y[train], x[test], y[test], classes, **more)
-
-
-def find(root: Path, *names: str) -> Path | None:
-    """The first of the named files that exists, plain or gzipped."""
-    candidates = (root / (name + end) for name in names for end in ("", ".gz"))
-    return next((path for path in candidates if path.is_file()), None)
-
-
-def _digits(name: str, root: Path) -> Source:
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    return split_source(name, data.images.astype(np.uint8), data.target, 10, levels=16.0)
-
-
-def _npz(name: str, root: Path, files: tuple[str, ...], classes: int) -> Source | None:
-    path = find(root, *files)
-    if path is None:
-        return None
-    x_train, y_train, x_test, y_test = read_npz(path, "x_train", "y_train", "x_test", "y_test")
-    return make_source(name, x_train, y_train, x_test, y_test, classes)
-
-
-def _idx(
-    name: str,
-    root: Path,
-    folders: tuple[str, ...],
-    classes: int,
-    *,
-    prefix: str = "",
-    test: str = "t10k",
-    first_label: int = 0,
-    transposed: bool = False,
-) -> Source | None:
-    """Four IDX files in one folder, under torchvision's names."""
-    kinds = "images-idx3-ubyte", "labels-idx1-ubyte"
-    files = [f"{prefix}{part}-{kind}" for part in ("train", test) for kind in kinds]
-    for folder in folders:
-        paths = [find(root / folder, file) for file in files]
-        if not any(paths):
-            continue
-        missing = [file for file, path in zip(files, paths, strict=True) if path is None]
-        if missing:
-            raise DataError(f"source={name!r}: {root / folder} should also hold {', '.join(missing)}")
-        x_train, y_train, x_test, y_test = (read_idx(path) for path in paths if path)
-        if transposed:
-            x_train, x_test = x_train.swapaxes(1, 2), x_test.swapaxes(1, 2)
-        return make_source(
-            name,
-            x_train,
-            y_train.astype(np.int64) - first_label,
-            x_test,
-            y_test.astype(np.int64) - first_label,
-            classes,
-        )
-    return None
+def to_grey(x: Samples, levels: float | None) -> Array:
+    """Images as grey bytes of 28x28: luma of colours, antialiased bilinear resize."""
+    if levels is None or len(x.shape) != 4 or not isinstance(x, np.ndarray):
+        raise DataError(f"joined sources should be images in memory, not samples of shape {tuple(x.shape[1:])}")
+    if x.shape[1:] == JOINED and levels == 255:
+        return x
+    out = np.empty((len(x), *JOINED), dtype=np.uint8)
+    for start in range(0, len(x), 4096):
+        part = torch.from_numpy(np.array(x[start : start + 4096], dtype=np.float32)) * (255 / levels)
+        if part.shape[1] == 3:
+            part = (part * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+        part = F.interpolate(part, JOINED[1:], mode="bilinear", antialias=True, align_corners=False)
+        out[start : start + 4096] = part.round().clamp(0, 255).numpy()
+    return out
 
 
 def _npz_or_idx(
     npz: tuple[str, ...], folders: tuple[str, ...], classes: int, about: str, **idx: Any
 ) -> Entry:
     def load(name: str, root: Path) -> Source | None:
-        return _npz(name, root, npz, classes) or _idx(name, root, folders, classes, **idx)
+        return loaders.npz(name, root, npz, classes) or loaders.idx(name, root, folders, classes, **idx)
 
     first = f"{idx.get('prefix', '')}train-images-idx3-ubyte[.gz]"
     return Entry(load, about, (*npz, *(f"{folder}/{first}" for folder in folders)))
@@ -195,9 +127,10 @@ def _npz_or_idx(
 
 def _emnist(split: str, classes: int, npz: tuple[str, ...], about: str, first_label: int = 0) -> Entry:
     # EMNIST's own IDX files hold images transposed
+    folders = ("EMNIST/raw", "EMNIST/raw/gzip", "emnist", "gzip", ".")
     return _npz_or_idx(
         npz,
-        ("EMNIST/raw", "emnist", "gzip", "."),
+        folders,
         classes,
         about,
         prefix=f"emnist-{split}-",
@@ -207,8 +140,20 @@ def _emnist(split: str, classes: int, npz: tuple[str, ...], about: str, first_la
     )
 
 
+def _cifar(folder: str, batches: tuple[str, ...], test: str, labels: bytes, classes: int, npz: tuple[str, ...]) -> Entry:
+    load = partial(
+        loaders.cifar,
+        batches=tuple(f"{folder}/{b}" for b in batches),
+        test=f"{folder}/{test}",
+        labels=labels,
+        classes=classes,
+        files=npz,
+    )
+    return Entry(load, f"32x32 colour photographs, {classes} classes", (*npz, f"{folder}/{batches[0]}"))
+
+
 SOURCES: dict[str, Entry] = {
-    "digits": Entry(_digits, "scikit-learn's 1,797 digits, 8x8 grey, 10 classes; always there"),
+    "digits": Entry(loaders.digits, "scikit-learn's 1,797 digits, 8x8 grey, 10 classes; always there"),
     "mnist": _npz_or_idx(
         ("mnist.npz",), ("MNIST/raw", "mnist", "."), 10, "70,000 digits, 28x28 grey, 10 classes"
     ),
@@ -219,9 +164,15 @@ SOURCES: dict[str, Entry] = {
         "70,000 pieces of clothing, 28x28 grey, 10 classes",
     ),
     "usps": Entry(
-        partial(_npz, files=("usps.npz",), classes=10),
-        "9,298 digits of zip codes, 16x16 grey, 10 classes",
-        ("usps.npz",),
+        loaders.usps, "9,298 digits of zip codes, 16x16 grey, 10 classes", ("usps.npz", "usps.bz2 and usps.t.bz2")
+    ),
+    "svhn": Entry(
+        loaders.svhn,
+        "house numbers, 32x32 colour, 10 classes",
+        ("train_32x32.mat and test_32x32.mat", "svhn_12k4k.npz"),
+    ),
+    "sign": Entry(
+        loaders.sign, "2,062 hands that sign a digit, 64x64 grey, 10 classes", ("sign_language_digits.npz",)
     ),
     "emnist_letters": _emnist(
         "letters",
@@ -229,5 +180,32 @@ SOURCES: dict[str, Entry] = {
         ("emnist_letters.npz", "emnist_letters_31k5k.npz"),
         "letters, cases merged, 28x28 grey, 26 classes",
         first_label=1,
+    ),
+    "emnist_balanced": _emnist(
+        "balanced", 47, ("emnist_balanced.npz",), "131,600 letters and digits, 28x28 grey, 47 classes"
+    ),
+    "emnist_byclass": _emnist(
+        "byclass", 62, ("emnist_byclass.npz",), "814,255 letters and digits, 28x28 grey, 62 classes"
+    ),
+    "cifar10": _cifar(
+        "cifar-10-batches-py",
+        tuple(f"data_batch_{i}" for i in range(1, 6)),
+        "test_batch",
+        b"labels",
+        10,
+        ("cifar10.npz", "cifar10_10k2k.npz"),
+    ),
+    "cifar100": _cifar("cifar-100-python", ("train",), "test", b"fine_labels", 100, ("cifar100.npz",)),
+    "femnist": Entry(
+        loaders.femnist,
+        "LEAF's letters and digits by writer, 28x28, 62 classes, black on white",
+        ("femnist_105writers.npz", "femnist/data/train/*.json and test/", "femnist/data/all_data/*.json"),
+        natural=True,
+    ),
+    "celeba": Entry(
+        loaders.celeba,
+        "LEAF's faces by person, 84x84 colour, smiling or not",
+        ("celeba/data/train/*.json and test/", "celeba/data/all_data/*.json"),
+        natural=True,
     ),
 }

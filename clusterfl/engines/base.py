@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from clusterfl.method import Method, Procedures, Served
 from clusterfl.task import Task
 from clusterfl.tree import Tree, rows, take
 
+EVAL_BATCH = 500  # images at a time: batches over about a thousand cost more per image
+
 
 class BaseEngine(ABC):
     """An engine over a population."""
@@ -25,14 +27,15 @@ class BaseEngine(ABC):
         self.task = task
         self.clients = population.clients
         self.traffic = Traffic()
+        self.test_rows, self.test_offsets = population.test.rows, population.test.offsets
 
     @abstractmethod
     def execute(self, call: Call) -> Iterator[Chunk]:
         """Runs a call on its clients; yields replies in chunks, clients in the order of ``call.ids``."""
 
     @abstractmethod
-    def score(self, models: Tree, index: Tensor, ids: Tensor) -> Tensor:
-        """``[len(ids), 3]``: correct, summed loss and samples of each client's test data under its model."""
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
+        """For each job (model k, test rows): ``[rows, 2]``, right or wrong and the loss of each row."""
 
     @abstractmethod
     def states(self) -> dict[int, Tree]:
@@ -44,6 +47,28 @@ class BaseEngine(ABC):
 
     def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort:
         return Cohort(self, ids, key, round)
+
+    def score(self, models: Tree, index: Tensor, ids: Tensor) -> Tensor:
+        """``[len(ids), 3]``: correct, summed loss and samples of each client's test data under its model.
+
+        Clients that share a model are evaluated together, and samples that they share only once.
+        """
+        shards = [self.test_rows[self.test_offsets[i] : self.test_offsets[i + 1]] for i in ids.tolist()]
+        jobs: list[tuple[int, Tensor]] = []
+        places: list[tuple[list[int], Tensor, int]] = []
+        for k in index.unique().tolist():
+            members = (index == k).nonzero().flatten().tolist()
+            used, inverse = torch.unique(torch.cat([shards[j] for j in members]), return_inverse=True)
+            pieces = used.split(EVAL_BATCH)
+            jobs += [(k, rows) for rows in pieces]
+            places.append((members, inverse, len(pieces)))
+        results = iter(self.score_rows(models, jobs))
+        out = torch.zeros(len(ids), 3, dtype=torch.float64)
+        for members, inverse, n in places:
+            got = torch.cat([next(results) for _ in range(n)])[inverse]
+            for j, part in zip(members, got.split([len(shards[j]) for j in members]), strict=True):
+                out[j, :2], out[j, 2] = part.sum(dim=0), len(part)
+        return out
 
     def evaluate(self, method: Method[Any], served: Served, ids: Tensor, key: Key, round: int = 0) -> Tensor:
         """:meth:`score` of the models that clients really use, personal ones included. Not metered."""

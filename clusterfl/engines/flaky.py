@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,12 +19,13 @@ class Wrapper(BaseEngine):
     def __init__(self, inner: BaseEngine) -> None:
         self.inner = inner
         self.task, self.clients, self.traffic = inner.task, inner.clients, inner.traffic
+        self.test_rows, self.test_offsets = inner.test_rows, inner.test_offsets
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         yield from self.inner.execute(call)
 
-    def score(self, models: Tree, index: Tensor, ids: Tensor) -> Tensor:
-        return self.inner.score(models, index, ids)
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
+        return self.inner.score_rows(models, jobs)
 
     def states(self) -> dict[int, Tree]:
         return self.inner.states()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.worker import Plan, Worker
 from clusterfl.task import Task
-from clusterfl.tree import Tree
+from clusterfl.tree import Tree, row
 
 
 class Serial(BaseEngine):
@@ -27,8 +27,8 @@ class Serial(BaseEngine):
     def execute(self, call: Call) -> Iterator[Chunk]:
         yield from self.worker.run(call)
 
-    def score(self, models: Tree, index: Tensor, ids: Tensor) -> Tensor:
-        return self.worker.score(models, index, ids)
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
+        return [self.worker.score_rows(row(models, k), rows) for k, rows in jobs]
 
     def states(self) -> dict[int, Tree]:
         return dict(self.worker.states)

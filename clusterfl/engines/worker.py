@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +47,10 @@ class Worker:
             x = x.contiguous(memory_format=torch.channels_last)
         return Shards(x, shards.y.to(self.device), shards.rows.to(self.device), shards.offsets)
 
-    # -- procedures ----------------------------------------------------------------------------------
-
     def run(self, call: Call) -> Iterator[Chunk]:
         """Chunks in the order of ``call.ids``."""
         with one_thread(), torch.no_grad():
-            if self.plan.stacked and getattr(getattr(call.method, call.name), "__stackable__", True):
+            if self.plan.stacked:
                 yield from self._run_stacked(call)
             else:
                 yield from self._run_eager(call)
@@ -94,42 +92,8 @@ class Worker:
         )
 
     def _run_stacked(self, call: Call) -> Iterator[Chunk]:
-        given = 0  # chunks come out of order (clients are grouped by size); rows go on in order
-        waiting: dict[int, tuple[Fields, int]] = {}
-        for positions in self._chunks(call):
-            fields = self._together(call, positions)
-            for j, p in enumerate(positions.tolist()):
-                waiting[p] = (fields, j)
-            ready = []
-            while given in waiting:
-                ready.append(given)
-                given += 1
-            if ready:
-                yield Chunk(torch.tensor(ready), _collect([waiting.pop(p) for p in ready]))
-
-    def _chunks(self, call: Call) -> Iterator[Tensor]:
-        """Positions of clients that can be stacked: of like size and with the same kept state."""
-        positions = torch.arange(len(call.ids))
-        if call.server:
-            yield from positions.split(self.plan.chunk)
-            return
-        sizes = self.train.sizes[call.ids]
-        groups: dict[tuple[Any, ...], list[int]] = {}
-        for p, i in enumerate(call.ids.tolist()):
-            state = self.states.get(i, {})
-            groups.setdefault(tuple((n, tuple(t.shape)) for n, t in sorted(state.items())), []).append(p)
-        for members in groups.values():
-            order = sorted(members, key=lambda p: (-int(sizes[p]), p))
-            at = 0
-            while at < len(order):
-                largest = int(sizes[order[at]])
-                # BatchNorm sees padding, so such models are stacked only with clients of equal size
-                floor = largest if self.task.coupled else largest / SPREAD
-                end = at
-                while end < len(order) and end - at < self.plan.chunk and int(sizes[order[end]]) >= floor:
-                    end += 1
-                yield torch.tensor(sorted(order[at:end]))
-                at = end
+        chunks = stacking(call, self.train.sizes, self.states, self.plan.chunk, exact=self.task.coupled)
+        yield from in_order(Chunk(positions, self._together(call, positions)) for positions in chunks)
 
     def _together(self, call: Call, positions: Tensor) -> Fields:
         ids = call.ids[positions]
@@ -188,34 +152,55 @@ class Worker:
         first = int(call.ids[positions[0]])
         return ClientError(call.label, first, f"only stacked with others: {type(cause).__name__}: {cause}")
 
-    # -- evaluation ----------------------------------------------------------------------------------
-
-    def score(self, models: Tree, index: Tensor, ids: Tensor, *, on: str = "test") -> Tensor:
-        """``[len(ids), 3]``: correct answers, summed loss and samples of each client under its model.
-
-        Clients that share a model are evaluated together, and samples that they share only once.
-        """
-        shards = self.test if on == "test" else self.train
-        out = torch.zeros(len(ids), 3, dtype=torch.float64)
+    def score_rows(self, theta: Tree, rows: Tensor) -> Tensor:
+        """``[len(rows), 2]``: whether each test sample is answered right, and its loss."""
         with one_thread(), torch.no_grad():
-            for k in index.unique().tolist():
-                theta = _to(row(models, k), self.device)
-                members = (index == k).nonzero().flatten().tolist()
-                rows = [shards.rows_of(int(ids[j])) for j in members]
-                used, inverse = torch.unique(torch.cat(rows), return_inverse=True)
-                correct, losses = [], []
-                for at in used.split(500):
-                    logits = self.task.logits(theta, shards.x[at])
-                    y = shards.y[at]
-                    correct.append((logits.argmax(1) == y).double())
-                    losses.append(self.task.per_sample(logits, y).double())
-                right, loss = torch.cat(correct), torch.cat(losses)
-                start = 0
-                for j, r in zip(members, rows, strict=True):
-                    mine = inverse[start : start + len(r)]
-                    start += len(r)
-                    out[j] = torch.tensor([float(right[mine].sum()), float(loss[mine].sum()), len(r)])
-        return out
+            theta = _to(theta, self.device)
+            x, y = self.test.x[rows.to(self.device)], self.test.y[rows.to(self.device)]
+            logits = self.task.logits(theta, x)
+            right = (logits.argmax(1) == y).double()
+            return torch.stack([right, self.task.per_sample(logits, y).double()], dim=1).cpu()
+
+
+def stacking(call: Call, sizes: Tensor, states: Mapping[int, Tree], chunk: int, *, exact: bool) -> Iterator[Tensor]:
+    """Positions of clients that can be stacked: of like size and with the same kept state.
+
+    It depends on the call alone, not on how many workers share it. ``exact``: only equal sizes
+    (BatchNorm would see padding).
+    """
+    if call.server:
+        yield from torch.arange(len(call.ids)).split(chunk)
+        return
+    wanted = sizes[call.ids].tolist()
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for p, i in enumerate(call.ids.tolist()):
+        state = states.get(i, {})
+        groups.setdefault(tuple((n, tuple(t.shape)) for n, t in sorted(state.items())), []).append(p)
+    for members in groups.values():
+        order = sorted(members, key=lambda p: (-wanted[p], p))
+        at = 0
+        while at < len(order):
+            floor = wanted[order[at]] / (1.0 if exact else SPREAD)
+            end = at
+            while end < len(order) and end - at < chunk and wanted[order[end]] >= floor:
+                end += 1
+            yield torch.tensor(sorted(order[at:end]))
+            at = end
+
+
+def in_order(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The same rows in the order of their positions, whatever order the chunks come in."""
+    given = 0
+    waiting: dict[int, tuple[Fields, int]] = {}
+    for positions, fields in chunks:
+        for j, p in enumerate(positions.tolist()):
+            waiting[p] = (fields, j)
+        ready = []
+        while given in waiting:
+            ready.append(given)
+            given += 1
+        if ready:
+            yield Chunk(torch.tensor(ready), _collect([waiting.pop(p) for p in ready]))
 
 
 @contextmanager

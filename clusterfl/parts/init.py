@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from clusterfl import keys
@@ -169,6 +168,8 @@ def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
     """
     if k == 1:
         return torch.zeros(len(points), dtype=torch.int64)
+    from sklearn.cluster import KMeans  # here, so that worker processes start without scikit-learn
+
     x = points.double().numpy()
     x = x - x.mean(axis=0)
     if x.shape[1] > 2 * x.shape[0]:

@@ -125,6 +125,7 @@ def check_method(
     method should equal, bit for bit, when it has one cluster; it is compared on the models they serve.
     """
     task, population = small_task(), small_population()
+    task.public = None if population.indicators is None else population.indicators[0]
     ids = torch.arange(CLIENTS)
     serial = Serial(task, population)
     reference = play(method, serial)

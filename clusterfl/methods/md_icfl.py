@@ -1,0 +1,179 @@
+"""MD-ICFL (Zhang et al., Machine Learning 2024): the server tells clusters apart by how far a client's model
+answers from each centre on pseudo samples of that centre."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from clusterfl.client import Client, Cohort, Fields, Payload, Replies, on_client, on_server
+from clusterfl.errors import NoReplies
+from clusterfl.keys import Key
+from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.parts.aggregate import mean_all, mean_by
+from clusterfl.parts.distance import class_distance, label_ratios, outputs
+from clusterfl.parts.init import Start, Strategy
+from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.pseudo import BackSearch, GeneratorSearch, Prior, Sampler, search
+from clusterfl.task import Task
+from clusterfl.tree import Tree, put, repeat, take
+
+
+@dataclass(frozen=True)
+class MDState(Clusters):
+    """The clusters, and what the server has learnt on the way."""
+
+    p: Tensor | None = None  # [N, C] label ratios, a row of zeros where not yet sent; None: strong privacy
+    found: Tree | None = None  # stack [K]: what the sampler found last, where it starts warm
+
+
+@dataclass(frozen=True)
+class MDICFL(Method[MDState]):
+    """One model down and up; the server assigns clients by the class-wise distance of models."""
+
+    name: ClassVar[str] = "md-icfl"
+    summary: ClassVar[str] = "one model down; the server assigns clients by model distance on pseudo samples"
+    paper: ClassVar[str] = "Zhang, Zhang, Cheng, Bao, Cao, Jiang, Xu, Machine Learning 2024"
+    reveals: ClassVar[str] = "its trained model, and its label ratios once (weak) or its cluster id (strong privacy)"
+
+    k: int = 4
+    local: SGD = SGD()
+    init_from: Strategy = "kmeans-local"  # the paper's random start, "independent", can freeze (docs)
+    privacy: Literal["weak", "strong"] = "weak"  # algorithm 1 or 2
+    sampler: Literal["back-search", "generator"] = "back-search"  # eq. 6 or 7: MD-ICFL-1 or -2
+    samples: int = 30  # M: pseudo samples per class and cluster
+    iterations: int | None = None  # of the sampler; None: 100 for back-search, 1000 for a generator
+    rate: float | None = None  # of the sampler's Adam; None: 0.1 for back-search, 0.01 for a generator
+    penalty: float = 0.1  # lambda
+    prior_mean: float = 0.0  # mu(x); pixels go from -1 to 1
+    squared: bool = False  # the norm of eqs. 6 and 7 squared
+    generator_batch: int = 100
+    generator_noise: int = 16
+    generator_hidden: int = 256
+    warm: bool = False  # each search goes on where the last round's ended, for `warm_iterations`
+    warm_iterations: int = 20
+
+    def __post_init__(self) -> None:
+        for name, known in (("privacy", ("weak", "strong")), ("sampler", ("back-search", "generator"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r} should be {known[0]!r} or {known[1]!r}")
+        counts = ("k", "samples", "iterations", "generator_batch", "generator_noise", "generator_hidden")
+        for name in (*counts, "warm_iterations"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} should be at least 1")
+        if self.rate is not None and not self.rate > 0:
+            raise ValueError(f"rate={self.rate} should be above 0")
+        if not self.penalty >= 0:
+            raise ValueError(f"penalty={self.penalty} should be at least 0")
+
+    def init(self, task: Task, cohort: Cohort, key: Key) -> MDState:
+        start = Start(self.init_from).clusters(task, cohort, key, self.k, self.local)
+        p = torch.zeros(len(cohort), task.classes) if self.privacy == "weak" else None
+        return MDState(start.centers, start.assign, p)
+
+    def round(self, state: MDState, cohort: Cohort) -> MDState:
+        got = cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]))  # lines 4-7
+        pseudo = self.pseudo(state, cohort)  # line 3; the old centres are enough, so clients may train meanwhile
+        got, p = self.ratios_of(got, state.p)  # line 6: p_i comes with a client's first model
+        got, s = self.nearest(got, p, pseudo)  # lines 8-11
+        centers = mean_by(got["theta"], s, old=state.centers)  # line 12
+        assign = put(state.assign, got.ids, s)
+        log_clusters(cohort, state.assign, assign, self.k)
+        return MDState(centers, assign, p, pseudo["found"] if self.warm else None)
+
+    def serve(self, state: MDState, ids: Tensor) -> Served:
+        return serve_clusters(state, ids)
+
+    def admit(self, state: MDState, cohort: Cohort) -> Served:
+        # not in the paper: a local round from the mean of the centres, which favours none of them
+        got = cohort.run(self.train, theta=repeat(mean_all(state.centers), len(cohort)))
+        ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
+        p = torch.zeros(len(ids), cohort.task.classes) if self.privacy == "weak" else None
+        got, p = self.ratios_of(got, p)
+        got, s = self.nearest(got, p, self.pseudo(state, cohort))
+        return Served(state.centers, put(ids, got.ids, s)[cohort.ids])
+
+    def cost(self, task: Task) -> tuple[int, int]:
+        # label ratios are sent once, before any ordinary round
+        extra = (4 * self.k * task.classes, 8) if self.privacy == "strong" else (0, 0)
+        return task.size + extra[0], task.size + extra[1]
+
+    # -- on the server -------------------------------------------------------------------------------
+
+    @property
+    def searcher(self) -> Sampler:
+        prior = Prior(self.penalty, self.prior_mean, self.squared)
+        if self.sampler == "back-search":
+            return BackSearch(self.samples, prior, self.rate or 0.1)
+        sizes = self.generator_batch, self.generator_noise, self.generator_hidden
+        return GeneratorSearch(self.samples, prior, self.rate or 0.01, *sizes)
+
+    def pseudo(self, state: MDState, cohort: Cohort) -> Fields:
+        """Pseudo samples ``x [K, C, M, *shape]`` of every centre and its answers to them ``h [K, C, M, C]``."""
+        if state.found is None:
+            return cohort.map(self.sample, centers=state.centers)
+        return cohort.map(self.resample, centers=state.centers, found=state.found)
+
+    def ratios_of(self, got: Replies, p: Tensor | None) -> tuple[Replies, Tensor | None]:
+        """Asks newcomers for their label ratios; who does not answer is asked again another time."""
+        if p is None:
+            return got, None
+        new = got.ids[p[got.ids].sum(dim=1) == 0]
+        if len(new):
+            with suppress(NoReplies):
+                asked = got.cohort.only(new).run(self.ratios)
+                p = put(p, asked.ids, asked["p"])
+        known = (p[got.ids].sum(dim=1) > 0).nonzero().flatten()
+        if not len(known):
+            raise NoReplies(f"{type(self).__name__}.ratios")
+        return got.take(known), p
+
+    def nearest(self, got: Replies, p: Tensor | None, pseudo: Fields) -> tuple[Replies, Tensor]:
+        """Every client's nearest centre; with strong privacy the clients themselves say which it is."""
+        cohort, x_h = got.cohort, {"x": pseudo["x"], "h": pseudo["h"]}
+        d = cohort.map(self.distance, x_h, theta=got["theta"])["d"]  # eq. 5: [m, K, C]
+        assert isinstance(d, Tensor)
+        if p is None:
+            log_margin(cohort, d.mean(dim=-1))  # all that the server knows: as if labels were balanced
+            mine, s = got.join(cohort.run(self.choose, d=d), "s")  # algorithm 2, lines 9-12
+            return mine, s
+        scores = torch.einsum("mkc,mc->mk", d, p[got.ids])  # eq. 4
+        log_margin(cohort, scores)
+        return got, scores.argmin(dim=1)
+
+    @on_server
+    def sample(self, me: Client, centers: Tree) -> dict[str, Payload]:
+        default = 100 if self.sampler == "back-search" else 1000
+        return self._searched(me, centers, self.searcher.start(me), self.iterations or default)
+
+    @on_server
+    def resample(self, me: Client, centers: Tree, found: Tree) -> dict[str, Payload]:
+        return self._searched(me, centers, found, self.warm_iterations)
+
+    def _searched(self, me: Client, theta: Tree, found: Tree, iterations: int) -> dict[str, Payload]:
+        found = search(me, theta, self.searcher, found, iterations)
+        x = self.searcher.draw(me, found)
+        reply: dict[str, Payload] = {"x": x, "h": outputs(me.task, theta, x, 2)}
+        return {**reply, "found": found} if self.warm else reply
+
+    @on_server
+    def distance(self, me: Client, theta: Tree, x: Tensor, h: Tensor) -> dict[str, Payload]:
+        return {"d": class_distance(me.task, theta, x, h)}
+
+    # -- on the client -------------------------------------------------------------------------------
+
+    @on_client
+    def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        return {"theta": sgd(me, theta, self.local)}
+
+    @on_client
+    def ratios(self, me: Client) -> dict[str, Payload]:
+        return {"p": label_ratios(me)}
+
+    @on_client
+    def choose(self, me: Client, d: Tensor) -> dict[str, Payload]:
+        return {"s": (d @ label_ratios(me)).argmin()}
