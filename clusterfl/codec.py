@@ -1,12 +1,14 @@
 """Values to bytes and back without running code: tensors as safetensors, the rest as JSON.
 
-A message is ``[8 bytes: JSON length][JSON][safetensors]``. JSON holds the structure; a class is named by
-its tag and only classes that the program has registered (states, methods, their parts) are built.
+A message is ``[SHA-256 of the rest][8 bytes: JSON length][JSON][safetensors]``. JSON holds the structure;
+a class is named by its tag, and only classes that the program has registered (states, methods, their
+parts) are built.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import struct
 from typing import Any
@@ -78,16 +80,21 @@ def decode(structure: Any, tensors: dict[str, Tensor]) -> Any:
 def pack(value: Any) -> bytes:
     structure, tensors = encode(value)
     head = json.dumps(structure, separators=(",", ":")).encode()
-    return struct.pack("<Q", len(head)) + head + save_tensors(tensors)
+    body = struct.pack("<Q", len(head)) + head + save_tensors(tensors)
+    return hashlib.sha256(body).digest() + body
 
 
 def unpack(message: bytes) -> Any:
     """The value of a message; ValueError, in one sentence, for anything that is not one."""
     try:
-        (length,) = struct.unpack_from("<Q", message)
-        if length > len(message) - 8:
+        # safetensors notices a truncated file but not a flipped bit, so the message has its own checksum
+        digest, body = message[:32], message[32:]
+        if hashlib.sha256(body).digest() != digest:
+            raise ValueError("its checksum is wrong")
+        (length,) = struct.unpack_from("<Q", body)
+        if length > len(body) - 8:
             raise ValueError("its header is longer than the message")
-        structure = json.loads(message[8 : 8 + length].decode())
-        return decode(structure, load_tensors(message[8 + length :]))
+        structure = json.loads(body[8 : 8 + length].decode())
+        return decode(structure, load_tensors(body[8 + length :]))
     except Exception as e:
         raise ValueError(f"message of {len(message)} bytes cannot be read: {e}") from e

@@ -39,7 +39,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(State):
     """One round, measured."""
 
     round: int  # 0 is the state before the first round

@@ -70,11 +70,23 @@ class Task:
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
 
     @cached_property
+    def last(self) -> str:
+        """The name of the last layer that has parameters."""
+        return [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][-1]
+
+    @cached_property
     def head(self) -> tuple[str, ...]:
         """Parameters of the last layer: what FedPer and FCCA treat as the head."""
-        last = [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][-1]
-        prefix = f"{last}." if last else ""
+        prefix = f"{self.last}." if self.last else ""
         return tuple(n for n in self.params if n.startswith(prefix) and "." not in n[len(prefix) :])
+
+    @cached_property
+    def width(self) -> int:
+        """How many features the last layer takes in."""
+        layer = self.module.get_submodule(self.last)
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(f"last layer={type(layer).__name__} should be Linear for a model with features")
+        return layer.in_features
 
     @cached_property
     def size(self) -> int:
@@ -115,6 +127,16 @@ class Task:
 
     def probabilities(self, theta: Tree, x: Tensor) -> Tensor:
         return torch.softmax(self.logits(theta, x), dim=-1)
+
+    def features(self, theta: Tree, x: Tensor) -> Tensor:
+        """What the last layer takes in ``[B, width]``, in evaluation mode: the encoder's output."""
+        seen: list[Tensor] = []
+        hook = self.module.get_submodule(self.last).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        try:
+            self.logits(theta, x)
+        finally:
+            hook.remove()
+        return seen[-1]
 
     def _call(self, theta: Tree, x: Tensor, *, training: bool) -> Tensor:
         if self.module.training is not training:

@@ -87,6 +87,12 @@ def vector(tree: Tree, names: Iterable[str] | None = None) -> Tensor:
     return flat({name: t.unsqueeze(0) for name, t in tree.items()}, names)[0]
 
 
+def unvector(values: Tensor, like: Tree) -> Tree:
+    """The inverse of :func:`vector`: ``values`` ``[P]`` under the names and in the shapes of ``like``."""
+    parts = values.split([t.numel() for t in like.values()])
+    return {name: part.view(t.shape) for (name, t), part in zip(like.items(), parts, strict=True)}
+
+
 def nbytes(value: Tensor | Tree) -> int:
     """Bytes of the payload, without any framing."""
     if isinstance(value, Tensor):

@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 from clusterfl.data.partition import LEAST, SIZES
 from clusterfl.data.shift import SHIFTS
-from clusterfl.data.sources import NORMALIZE
+from clusterfl.data.sources import NORMALIZE, is_natural, names_in
+from clusterfl.data.synthetic import is_synthetic
 from clusterfl.errors import ConfigError, nearest
 
 T = TypeVar("T")
 SPLITS = ("clusters", "dirichlet", "class_groups", "natural")
-TESTS = ("auto", "balanced", "own")
+TESTS = ("balanced", "own")
 
 
 def _option(default: T, doc: str) -> T:
@@ -24,9 +25,18 @@ def _option(default: T, doc: str) -> T:
 class DataConfig:
     """The ``[data]`` table: every field says what clients hold. ``build(config, key)`` makes it so."""
 
-    source: str = _option("digits", "the dataset, by its name in clusterfl.data.sources.SOURCES")
+    source: str = _option(
+        "digits",
+        "a name in clusterfl.data.SOURCES, several joined as mnist+usps (each one a cluster), multi_source, "
+        "synthetic, folder:PATH (one .npz per client) or table:PATH (.csv or .parquet)",
+    )
     root: str | None = _option(None, "folder of datasets; unset: CLUSTERFL_DATA, else the cache folder")
-    split: str = _option("clusters", "clusters | dirichlet | class_groups | natural: who gets which rows")
+    split: str = _option(
+        "auto",
+        "clusters: each true cluster shifts its own copy | dirichlet: all rows over all clients, class by class "
+        "(CFL) | class_groups: groups of classes over clients (FedEM) | natural: the source's own clients; "
+        "auto: natural where the source comes split by client, else clusters",
+    )
     clients: int = _option(24, "clients that train; 0 with split='natural': all there are")
     unseen: int = _option(0, "further clients that take no part in training and are admitted at the end")
     clusters: int = _option(4, "true clusters; groups of classes with split='class_groups'")
@@ -34,7 +44,7 @@ class DataConfig:
     shift: str = _option(
         "auto",
         "how clusters differ: none | rotate | swap_labels | permute_labels | rotate+swap; "
-        "auto: rotate with split 'clusters' and 'dirichlet', else none",
+        "auto: rotate with split 'clusters' and 'dirichlet' of one source, else none",
     )
     angles: tuple[float, ...] | None = _option(None, "degrees per cluster; unset: the circle in equal parts")
     samples: int | None = _option(None, "train samples per client (mean, if sizes differ); unset: split all")
@@ -52,58 +62,79 @@ class DataConfig:
     test_fraction: float = _option(0.2, "share of a client's samples that are its own test samples")
     indicators: int = _option(0, "public samples per class, taken out before clients get data")
     normalize: str = _option("symmetric", "pixels to -1..1 (symmetric) or 0..1 (unit)")
+    drift_round: int | None = _option(None, "round from which some clients hold data of another cluster")
+    drift_share: float = _option(0.5, "share of the training clients that drift")
 
     def __post_init__(self) -> None:
-        choices = {"split": SPLITS, "shift": ("auto", *SHIFTS), "sizes": SIZES, "test": TESTS}
-        for name, known in {**choices, "normalize": NORMALIZE}.items():
+        choices = {"split": SPLITS, "shift": SHIFTS, "test": TESTS}
+        known = {name: ("auto", *words) for name, words in choices.items()}
+        for name, words in {**known, "sizes": SIZES, "normalize": NORMALIZE}.items():
             value = getattr(self, name)
-            if value not in known:
-                raise ConfigError(f"{name}={value!r} should be a known choice{nearest(str(value), known)}")
-        least = {
-            "clients": 0 if self.split == "natural" else 1,
-            "unseen": 0,
-            "clusters": 1,
-            "samples": LEAST,
-            "test_samples": 1,
-            "indicators": 0,
-        }
+            if value not in words:
+                raise ConfigError(f"{name}={value!r} should be a known choice{nearest(str(value), words)}")
+        least = {"clients": 0 if self.resolved_split == "natural" else 1, "unseen": 0, "clusters": 1}
+        least |= {"samples": LEAST, "test_samples": 1, "indicators": 0, "drift_round": 1}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name}={value} should be at least {low}")
         for name in ("alpha", "size_sigma"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}={value} should be above 0")
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name}={value} should be above 0 and finite")
         if not 0 < self.test_fraction < 1:
             raise ConfigError(f"test_fraction={self.test_fraction} should be between 0 and 1")
-        if self.alpha is None and self.split in ("dirichlet", "class_groups"):
-            raise ConfigError(f"alpha=None should be a number with split={self.split!r}, for example 0.4")
-        if self.split == "class_groups" and self.shift not in ("auto", "none"):
+        if not 0 < self.drift_share <= 1:
+            raise ConfigError(f"drift_share={self.drift_share} should be above 0 and at most 1")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        split, clusters, sources = self.resolved_split, self.resolved_clusters, len(names_in(self.source))
+        if self.alpha is None and split in ("dirichlet", "class_groups"):
+            raise ConfigError(f"alpha=None should be a number with split={split!r}, for example 0.4")
+        if split == "class_groups" and self.resolved_shift != "none":
             raise ConfigError(f"shift={self.shift!r} should be 'none' with split='class_groups'")
+        if is_synthetic(self.source) and split != "natural":
+            raise ConfigError(f"split={self.split!r} should be 'natural' with source={self.source!r}")
+        if sources > 1 and split != "clusters":
+            raise ConfigError(f"split={self.split!r} should be 'clusters' with joined sources, each one a cluster")
+        if clusters % sources:
+            raise ConfigError(f"clusters={clusters} should be a multiple of the {sources} joined sources")
         for name in ("angles", "cluster_sizes"):
             value = getattr(self, name)
-            if value is not None and len(value) != self.clusters:
-                raise ConfigError(f"{name}={value} should be {self.clusters} numbers, one per cluster")
+            wanted = self.clusters if clusters == 1 else clusters
+            if value is not None and len(value) != wanted:
+                raise ConfigError(f"{name}={value} should be {wanted} numbers, one per cluster")
         if self.cluster_sizes is not None and min(self.cluster_sizes) <= 0:
             raise ConfigError(f"cluster_sizes={self.cluster_sizes} should all be above 0")
-        if self.has_clusters and self.clients and self.clusters > self.clients:
-            raise ConfigError(f"clusters={self.clusters} should be at most clients={self.clients}")
+        if self.clients and split != "class_groups" and clusters > self.clients:
+            raise ConfigError(f"clusters={clusters} should be at most clients={self.clients}")
+        if self.drift_round is not None and clusters == 1:
+            raise ConfigError(f"drift_round={self.drift_round} should be unset where there is one cluster")
 
     @property
-    def has_clusters(self) -> bool:
-        """Whether clusters are groups of clients that this config itself makes."""
-        return self.split != "class_groups" and self.resolved_shift != "none"
+    def resolved_split(self) -> str:
+        if self.split != "auto":
+            return self.split
+        return "natural" if is_natural(self.source) or is_synthetic(self.source) else "clusters"
 
     @property
     def resolved_shift(self) -> str:
         if self.shift != "auto":
             return self.shift
-        return "rotate" if self.split in ("clusters", "dirichlet") and self.clusters > 1 else "none"
+        shifts = self.resolved_split in ("clusters", "dirichlet") and len(names_in(self.source)) == 1
+        return "rotate" if shifts and self.clusters > 1 else "none"
+
+    @property
+    def resolved_clusters(self) -> int:
+        """As many as differ: without a shift, the joined sources are the clusters."""
+        if self.resolved_split == "class_groups" or is_synthetic(self.source) or self.resolved_shift != "none":
+            return self.clusters
+        return len(names_in(self.source))
 
     def resolved(self) -> DataConfig:
         """The same config with every "auto" replaced by what it means here."""
-        test = self.test if self.test != "auto" else "balanced" if self.split == "clusters" else "own"
-        clusters = self.clusters if self.has_clusters or self.split == "class_groups" else 1
-        plain = {} if clusters == self.clusters else {"clusters": 1, "cluster_sizes": None, "angles": None}
-        return replace(self, shift=self.resolved_shift, test=test, **plain)  # type: ignore[arg-type]
+        split, clusters = self.resolved_split, self.resolved_clusters
+        test = self.test if self.test != "auto" else "balanced" if split == "clusters" else "own"
+        alone: dict[str, Any] = {"cluster_sizes": None, "angles": None} if clusters == 1 else {}
+        return replace(self, split=split, shift=self.resolved_shift, clusters=clusters, test=test, **alone)

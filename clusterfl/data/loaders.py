@@ -101,7 +101,10 @@ def svhn(name: str, root: Path) -> Source | None:
 
 def sign(name: str, root: Path) -> Source | None:
     path = find(root, "sign_language_digits.npz")
-    return split_source(name, *readers.read_npz(path, "x", "y"), 10) if path else None
+    if path is None:
+        return None
+    x, y = readers.read_npz(path, "x", "y")
+    return split_source(name, x, y, 10)
 
 
 def leaf_parts(root: Path, dataset: str) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
@@ -136,9 +139,7 @@ def femnist(name: str, root: Path) -> Source | None:
     if path is not None:
         *parts, train, test = readers.read_npz(path, *PARTS, "writer_train", "writer_test")
         x_train, y_train, x_test, y_test = parts
-        return image_source(
-            name, x_train, y_train, x_test, y_test, 62, groups_train=train, groups_test=test
-        )
+        return image_source(name, x_train, y_train, x_test, y_test, 62, groups_train=train, groups_test=test)
     found = leaf_parts(root, "femnist")
     if found is None:
         return None

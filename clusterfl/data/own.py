@@ -79,23 +79,25 @@ def _stack(parts: list[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
 
 
 @names_the_file
-def _read_columns(path: Path) -> dict[str, Array]:
+def _read_table(path: Path) -> Any:
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
-        table = parquet.read_table(path)
-    elif path.suffix == ".csv":
+        return parquet.read_table(path)
+    if path.suffix == ".csv":
         from pyarrow import csv
 
-        table = csv.read_csv(path)
-    else:
-        raise ValueError("its name ends neither in .csv nor in .parquet")
-    return {name: table[name].to_numpy() for name in table.column_names}
+        return csv.read_csv(path)
+    raise ValueError("its name ends neither in .csv nor in .parquet")
 
 
 def load_table(path: Path) -> Source:
     """Columns ``client`` and ``label``, optionally ``split`` ("train" or "test"); all others are features."""
-    columns = _read_columns(path)
+    table = _read_table(path)
+    for name in table.column_names:
+        if table[name].null_count:
+            raise DataError(f"{path}: column {name!r} should have no missing values; fill or remove them")
+    columns = {name: table[name].to_numpy() for name in table.column_names}
     for wanted in ("client", "label"):
         if wanted not in columns:
             raise DataError(f"{path}: a column {wanted!r} should be there{nearest(wanted, columns)}")
@@ -106,10 +108,10 @@ def load_table(path: Path) -> Source:
         if columns[name].dtype.kind not in "buif":
             raise DataError(f"{path}: column {name!r} should be numbers; encode or remove it")
         if not np.isfinite(columns[name].astype(np.float64)).all():
-            raise DataError(f"{path}: column {name!r} should have no missing or infinite values")
+            raise DataError(f"{path}: column {name!r} should hold finite numbers only")
     x = np.stack([columns[name].astype(np.float32) for name in features], 1)
-    labels, y = np.unique(columns["label"].astype(str) if _is_text(columns["label"]) else columns["label"],
-                          return_inverse=True)
+    label = columns["label"]
+    labels, y = np.unique(label.astype(str) if label.dtype.kind == "O" else label, return_inverse=True)
     _, groups = np.unique(columns["client"].astype(str), return_inverse=True)
     test = np.zeros(len(y), dtype=bool)
     if "split" in columns:
@@ -128,7 +130,3 @@ def load_table(path: Path) -> Source:
         groups_test=groups[test] if test.any() else None,
         levels=None,
     )
-
-
-def _is_text(column: Array) -> bool:
-    return column.dtype.kind in "OU"

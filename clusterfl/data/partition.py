@@ -189,9 +189,7 @@ def by_class_groups(
         raise ConfigError(f"alpha={alpha} should be above 0 to split class groups over clients")
     if n_clients * LEAST > len(labels):
         most = len(labels) // LEAST
-        raise DataError(
-            f"clients={n_clients} should be at most {most}, {LEAST} of {len(labels)} samples each"
-        )
+        raise DataError(f"clients={n_clients} should be at most {most}, {LEAST} of {len(labels)} samples each")
     classes = int(labels.max()) + 1 if classes is None else classes
     if not 1 <= groups <= classes:
         raise ConfigError(f"groups={groups} should be between 1 and the number of classes, {classes}")

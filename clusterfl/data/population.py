@@ -39,6 +39,12 @@ class Shards:
         rows = self.rows_of(i)
         return self.x[rows], self.y[rows]
 
+    def select(self, ids: Tensor) -> Shards:
+        """Shards of the clients ``ids``, in that order, over the same pool."""
+        rows = [self.rows_of(i) for i in ids.tolist()]
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.sizes[ids].cumsum(0)])
+        return Shards(self.x, self.y, torch.cat(rows), offsets)
+
     @staticmethod
     def from_rows(x: Tensor, y: Tensor, rows: Sequence[Tensor]) -> Shards:
         """Shards over a pool that is cut down to the rows in use, so that it holds nothing else."""
@@ -71,12 +77,19 @@ class Population:
     soft_truth: bool = False  # the truth is only a client's main group (mixtures): ARI is flagged
     indicators: tuple[Tensor, Tensor] | None = None  # public samples, taken out before clients got data
     notes: tuple[str, ...] = field(default=())  # what the user should know about how the split was made
+    drift: tuple[int, Population] | None = None  # a round, and what the same clients hold from it on
 
     def __post_init__(self) -> None:
         if len(self.train) != len(self.test):
             raise ValueError(f"test={len(self.test)} clients should equal train={len(self.train)} clients")
         if self.truth is not None and len(self.truth) != len(self.train):
             raise ValueError(f"truth={len(self.truth)} entries should be one per client ({len(self.train)})")
+        if self.drift is not None and len(self.drift[1].train) != len(self.train):
+            raise ValueError(f"drift={len(self.drift[1].train)} clients should equal train={len(self.train)}")
+
+    def at(self, round_: int) -> Population:
+        """What clients hold in that round."""
+        return self if self.drift is None or round_ < self.drift[0] else self.drift[1].at(round_)
 
     @property
     def unseen(self) -> int:
@@ -101,6 +114,8 @@ class Population:
         h.update(f"{self.clients} {self.classes}".encode())
         for t in (self.truth, *(self.indicators or ())):
             h.update(b"-" if t is None else np.ascontiguousarray(t.numpy()).tobytes())
+        if self.drift is not None:
+            h.update(f"{self.drift[0]} {self.drift[1].digest}".encode())
         return h.hexdigest()
 
     @staticmethod

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -74,9 +74,9 @@ def npz_names(path: Path) -> list[str]:
 @names_the_file
 def read_idx(path: Path) -> Array:
     """An IDX file of bytes (Y. LeCun's format), plain or gzipped: images [n, H, W] or labels [n]."""
-    opened: Callable[[Path, str], IO[bytes]] = gzip.open if path.suffix == ".gz" else Path.open  # type: ignore[assignment]
-    with opened(path, "rb") as file:
-        data = file.read()
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != 8:
         raise ValueError("its first bytes are not those of an IDX file of bytes")
     axes = data[3]

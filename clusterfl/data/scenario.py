@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.data import partition
+from clusterfl.data import partition, synthetic
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population, Shards
 from clusterfl.data.shift import Shift, make_shift
-from clusterfl.data.sources import Source, load_source, to_float
-from clusterfl.data.splits import SPLITS, Pool
+from clusterfl.data.source import Samples, Source, to_float
+from clusterfl.data.sources import load_source
+from clusterfl.data.splits import SPLITS, Pool, assign_clusters, domain_rows, with_own_test
 from clusterfl.errors import DataError
 from clusterfl.keys import Key
 
@@ -33,7 +35,7 @@ def hold_out(rows: list[Tensor], share: float) -> tuple[list[Tensor], list[Tenso
 
 
 def gather(
-    x: Array, y: Array, rows: list[Tensor], cluster: Array, shift: Shift, normalize: str, levels: float | None
+    x: Samples, y: Array, rows: list[Tensor], cluster: Array, shift: Shift, normalize: str, levels: float | None
 ) -> Shards:
     """Shards in which every row is kept once per cluster that uses it, under that cluster's shift."""
     sizes = torch.tensor([len(r) for r in rows])
@@ -43,17 +45,20 @@ def gather(
     used = torch.zeros(k_clusters * len(y), dtype=torch.bool)
     used[virtual] = True
     place = used.cumsum(0) - 1
-    xs, ys = [], []
+    total = int(place[-1]) + 1
+    out_x, out_y = torch.empty(total, *x.shape[1:]), torch.empty(total, dtype=torch.int64)
+    start = 0
     for k in range(k_clusters):
         mine = used[k * len(y) : (k + 1) * len(y)].numpy()
-        if mine.any():
+        end = start + int(mine.sum())
+        if end > start:
             xk, yk = shift.apply(to_float(x[mine], normalize, levels), torch.from_numpy(y[mine]), k)
-            xs.append(xk)
-            ys.append(yk)
-    return Shards(torch.cat(xs), torch.cat(ys), place[virtual], offsets)
+            out_x[start:end], out_y[start:end] = xk, yk
+        start = end
+    return Shards(out_x, out_y, place[virtual], offsets)
 
 
-def _take_indicators(config: DataConfig, x: Array, y: Array, classes: int, key: Key) -> tuple[Array, Array]:
+def _take_indicators(config: DataConfig, y: Array, key: Key) -> tuple[Array, Array]:
     """Rows of the public samples, equally many of each class, and the rows left for clients."""
     if not config.indicators:
         return np.zeros(0, dtype=np.int64), np.arange(len(y))
@@ -67,31 +72,75 @@ def _take_indicators(config: DataConfig, x: Array, y: Array, classes: int, key: 
 
 def _balanced_tests(config: DataConfig, source: Source, cluster: Array, key: Key) -> list[Tensor]:
     """One class-balanced set of test rows per cluster, the same for all its clients."""
-    wanted = config.test_samples or len(source.y_test)
-    here = np.unique(source.y_test).tolist()
-    sets = [
-        torch.from_numpy(partition.balanced(source.y_test, wanted, here, keys.fold_in(key, "test", k)))
-        for k in range(config.clusters)
-    ]
-    if not len(sets[0]):
-        raise DataError(f"test_samples={config.test_samples} should be at least {len(here)}, one per class")
+    if not len(source.y_test):
+        raise DataError(f"test='balanced' should be 'own' with {source.name!r}, which has no test part")
+    sets = []
+    for k in range(int(cluster.max()) + 1):
+        rows = domain_rows(source.domains_test, k, np.arange(len(source.y_test)))
+        y = source.y_test[rows]
+        here = np.unique(y).tolist()
+        chosen = partition.balanced(y, config.test_samples or len(y), here, keys.fold_in(key, "test", k))
+        if not len(chosen):
+            raise DataError(f"test_samples={config.test_samples} should be at least {len(here)}, one per class")
+        sets.append(torch.from_numpy(rows[chosen]))
     return [sets[k] for k in cluster.tolist()]
+
+
+def _source(config: DataConfig, key: Key) -> Source:
+    if not synthetic.is_synthetic(config.source):
+        return load_source(config.source, config.root)
+    key = keys.fold_in(key, "synthetic")
+    if not config.clients:
+        raise DataError("clients=0 should be a number of tasks with a synthetic source")
+    total = config.clients + config.unseen
+    cluster = assign_clusters(config.clients, config.unseen, config.clusters, config.cluster_sizes, key)
+    sizes = synthetic.leaf_sizes(total, keys.fold_in(key, "sizes"))
+    if config.samples is not None:
+        each = with_own_test(config, config.samples)
+        sizes = partition.client_sizes(total, each, config.sizes, keys.fold_in(key, "sizes"), config.size_sigma)
+    return synthetic.generate(config.source, cluster, sizes, key)
+
+
+def _drift(population: Population, config: DataConfig, key: Key) -> Population:
+    """The population after drift: chosen clients, some of each cluster, hold what one of another cluster held.
+
+    Clients trade places, so nothing is drawn anew and both populations share one pool.
+    """
+    assert population.truth is not None and config.drift_round is not None
+    truth = population.truth[: population.clients].numpy()
+    movers = []
+    for k in np.unique(truth):
+        mine = np.flatnonzero(truth == k)
+        order = keys.permutation(keys.fold_in(key, "drift", int(k)), len(mine)).numpy()
+        movers.append(mine[order][: max(round(config.drift_share * len(mine)), 1)])
+    largest = max(range(len(movers)), key=lambda j: len(movers[j]))
+    others = sum(len(m) for j, m in enumerate(movers) if j != largest)
+    movers[largest] = movers[largest][:others]  # so that everyone finds a place in another cluster
+    line = np.concatenate(movers)
+    place = np.arange(len(population.train))
+    place[line] = np.roll(line, -max(len(m) for m in movers))
+    after = replace(
+        population,
+        train=population.train.select(torch.from_numpy(place)),
+        test=population.test.select(torch.from_numpy(place)),
+        truth=population.truth[place],
+    )
+    return replace(population, drift=(config.drift_round, after))
 
 
 def build(config: DataConfig, key: Key) -> Population:
     """The population that the config describes: the same key gives the same data, bit for bit."""
     config = config.resolved()
-    source = load_source(config.source, config.root)
-    x, y, groups = source.x_train, source.y_train, source.groups_train
+    source = _source(config, key)
+    x, y = source.x_train, source.y_train
     if config.test == "own" and config.split in ("dirichlet", "class_groups"):
         # these papers pool both parts and let each client hold out its own test samples
-        x, y = np.concatenate([x, source.x_test]), np.concatenate([y, source.y_test])
-        groups = None
-    taken, free = _take_indicators(config, x, y, source.classes, key)
-    split = SPLITS[config.split](config, source, Pool(x, y, groups, free), key)
+        x, y = source.both_parts()
+    taken, free = _take_indicators(config, y, key)
+    split = SPLITS[config.split](config, source, Pool(x, y, free), key)
     shift = make_shift(
         config.shift,
-        config.clusters if config.has_clusters else 1,
+        max(int(split.cluster.max()) + 1, config.clusters if config.shift != "none" else 1),
         source.classes,
         keys.fold_in(key, "shift"),
         config.angles,
@@ -105,7 +154,7 @@ def build(config: DataConfig, key: Key) -> Population:
     for note in split.notes:
         log.info("%s: %s", source.name, note)
     public = to_float(x[taken], config.normalize, source.levels), torch.from_numpy(y[taken])
-    return Population(
+    population = Population(
         gather(x, y, rows, split.cluster, shift, config.normalize, source.levels),
         gather(x_test, y_test, test, split.cluster, shift, config.normalize, source.levels),
         clients=len(rows) - config.unseen,
@@ -116,15 +165,19 @@ def build(config: DataConfig, key: Key) -> Population:
         indicators=public if config.indicators else None,
         notes=split.notes,
     )
+    return population if config.drift_round is None else _drift(population, config, key)
 
 
 def describe(config: DataConfig) -> str:
     """A short name for plots and tables."""
+    config = config.resolved()
     parts = [config.source]
     if config.split != "clusters":
-        parts.append(config.split)
-    if config.has_clusters:
-        parts.append(f"{config.clusters} clusters by {config.resolved_shift}")
+        parts.append(config.split.replace("_", " "))
+    if config.shift != "none":
+        parts.append(f"{config.clusters} clusters by {config.shift}")
     if config.alpha is not None:
         parts.append(f"alpha {config.alpha:g}")
+    if config.drift_round is not None:
+        parts.append(f"drift at round {config.drift_round}")
     return ", ".join(parts)

@@ -102,9 +102,7 @@ def _permutations(clusters: int, classes: int, key: Key) -> Tensor:
     return torch.stack(found)
 
 
-def make_shift(
-    name: str, clusters: int, classes: int, key: Key, angles: tuple[float, ...] | None = None
-) -> Shift:
+def make_shift(name: str, clusters: int, classes: int, key: Key, angles: tuple[float, ...] | None = None) -> Shift:
     """The shift of every cluster. Swaps are one pair per cluster, so two clusters differ in four classes."""
     if name not in SHIFTS:
         raise ConfigError(f"shift={name!r} should be one of the known shifts{nearest(name, SHIFTS)}")

@@ -115,9 +115,7 @@ def to_grey(x: Samples, levels: float | None) -> Array:
     return out
 
 
-def _npz_or_idx(
-    npz: tuple[str, ...], folders: tuple[str, ...], classes: int, about: str, **idx: Any
-) -> Entry:
+def _npz_or_idx(npz: tuple[str, ...], folders: tuple[str, ...], classes: int, about: str, **idx: Any) -> Entry:
     def load(name: str, root: Path) -> Source | None:
         return loaders.npz(name, root, npz, classes) or loaders.idx(name, root, folders, classes, **idx)
 
@@ -140,7 +138,9 @@ def _emnist(split: str, classes: int, npz: tuple[str, ...], about: str, first_la
     )
 
 
-def _cifar(folder: str, batches: tuple[str, ...], test: str, labels: bytes, classes: int, npz: tuple[str, ...]) -> Entry:
+def _cifar(
+    folder: str, batches: tuple[str, ...], test: str, labels: bytes, classes: int, npz: tuple[str, ...]
+) -> Entry:
     load = partial(
         loaders.cifar,
         batches=tuple(f"{folder}/{b}" for b in batches),
@@ -154,9 +154,7 @@ def _cifar(folder: str, batches: tuple[str, ...], test: str, labels: bytes, clas
 
 SOURCES: dict[str, Entry] = {
     "digits": Entry(loaders.digits, "scikit-learn's 1,797 digits, 8x8 grey, 10 classes; always there"),
-    "mnist": _npz_or_idx(
-        ("mnist.npz",), ("MNIST/raw", "mnist", "."), 10, "70,000 digits, 28x28 grey, 10 classes"
-    ),
+    "mnist": _npz_or_idx(("mnist.npz",), ("MNIST/raw", "mnist", "."), 10, "70,000 digits, 28x28 grey, 10 classes"),
     "fashion_mnist": _npz_or_idx(
         ("fashion_mnist.npz",),
         ("FashionMNIST/raw", "fashion_mnist", "fashion-mnist"),
@@ -171,9 +169,7 @@ SOURCES: dict[str, Entry] = {
         "house numbers, 32x32 colour, 10 classes",
         ("train_32x32.mat and test_32x32.mat", "svhn_12k4k.npz"),
     ),
-    "sign": Entry(
-        loaders.sign, "2,062 hands that sign a digit, 64x64 grey, 10 classes", ("sign_language_digits.npz",)
-    ),
+    "sign": Entry(loaders.sign, "2,062 hands that sign a digit, 64x64 grey, 10 classes", ("sign_language_digits.npz",)),
     "emnist_letters": _emnist(
         "letters",
         26,

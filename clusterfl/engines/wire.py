@@ -1,11 +1,13 @@
 """Serial, but every message goes to bytes and back and the method is rebuilt on the far side.
 
-What passes here can be deployed: nothing but bytes crosses, and nothing is pickled.
+What passes here can be deployed: nothing but bytes crosses, and nothing is pickled. A transport may lose,
+damage, repeat or delay messages; what comes back is matched by its token, counted once, or dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +21,17 @@ from clusterfl.engines.worker import _at, _stack_fields
 from clusterfl.method import Procedures, State
 from clusterfl.task import Task
 
+log = logging.getLogger(__name__)
+
+# what the network makes of one reply: usually [reply], but also nothing, copies, or older messages
+Transport = Callable[[bytes], list[bytes]]
+
 
 @dataclass(frozen=True)
 class Request(State):
     """What one client is sent."""
 
+    token: int
     method: Procedures
     name: str
     client: int
@@ -35,22 +43,55 @@ class Request(State):
     measure: bool
 
 
+@dataclass(frozen=True)
+class Reply(State):
+    """What it sends back; the token says which request it answers."""
+
+    token: int
+    fields: Fields
+
+
 class Wire(Serial):
     """Counts, beside the payload, the bytes that really crossed (``wire_down``, ``wire_up``)."""
 
-    def __init__(self, task: Task, population: Population) -> None:
+    def __init__(self, task: Task, population: Population, transport: Transport | None = None) -> None:
         super().__init__(task, population)
-        self.wire_down = self.wire_up = 0
+        self.transport = transport or (lambda reply: [reply])
+        self.wire_down = self.wire_up = self.dropped = 0
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         for p, i in enumerate(call.ids.tolist()):
             each = {n: _at(v, p) for n, v in call.each.items()}
+            # the client's key is different in every call of every round, so no old reply can pass for this one
+            token = int(call.client_key(i))
             request = Request(
-                call.method, call.name, i, call.shared, each, call.key, call.round, call.server, call.measure
+                token, call.method, call.name, i, call.shared, each, call.key, call.round, call.server, call.measure
             )
-            reply = self._far_side(codec.pack(request))
-            fields = codec.unpack(reply)
-            yield Chunk(torch.tensor([p]), _stack_fields([fields]))
+            fields = self._receive(call, i, token, self.transport(self._far_side(codec.pack(request))))
+            if fields is not None:
+                yield Chunk(torch.tensor([p]), _stack_fields([fields]))
+
+    def _receive(self, call: Call, client: int, token: int, messages: list[bytes]) -> Fields | None:
+        """The one answer among what arrived; everything else is dropped and logged."""
+        answer: Fields | None = None
+        for message in messages:
+            reason = ""
+            try:
+                reply = codec.unpack(message)
+                if not isinstance(reply, Reply):
+                    reason = "it is not a reply"
+                elif reply.token != token:
+                    reason = "it answers another request"
+                elif answer is not None:
+                    reason = "it came before"
+                else:
+                    answer = reply.fields
+            except ValueError as e:
+                reason = str(e)
+            if reason:
+                self.dropped += 1
+                log.warning("%s: a message from client %d is dropped: %s", call.label, client, reason)
+        return answer
 
     def _far_side(self, message: bytes) -> bytes:
         """A client: it has its data, its state and this program, and gets only the message."""
@@ -60,7 +101,7 @@ class Wire(Serial):
         fields: Fields = {}
         for chunk in self.worker.run(call):
             fields = {n: _at(v, 0) for n, v in chunk.fields.items()}
-        reply = codec.pack(fields)
+        reply = codec.pack(Reply(r.token, fields))
         self.wire_down += len(message)
         self.wire_up += len(reply)
         return reply

@@ -6,7 +6,38 @@ from typing import Any
 
 from clusterfl.method import Method
 from clusterfl.methods.fedavg import FedAvg
+from clusterfl.methods.fedavg_ft import FedAvgFT
+from clusterfl.methods.feddane import FedDANE
+from clusterfl.methods.feddist import FedDist
+from clusterfl.methods.feddws import FedDWS
+from clusterfl.methods.fedfomo import FedFomo
+from clusterfl.methods.fedper import FedPer
+from clusterfl.methods.fedprox import FedProx
+from clusterfl.methods.fedsgd import FedSGD
+from clusterfl.methods.hypcluster import HypCluster
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
+from clusterfl.methods.per_fedavg import PerFedAvg
+from clusterfl.methods.pfa import PFA
+from clusterfl.methods.robust_tkm import RobustTKM
 
-METHODS: dict[str, type[Method[Any]]] = {m.name: m for m in (Local, FedAvg, IFCA)}
+METHODS: dict[str, type[Method[Any]]] = {
+    m.name: m
+    for m in (
+        Local,
+        FedAvg,
+        IFCA,
+        FedAvgFT,
+        FedDANE,
+        FedDist,
+        FedDWS,
+        FedFomo,
+        FedPer,
+        FedProx,
+        FedSGD,
+        HypCluster,
+        PerFedAvg,
+        PFA,
+        RobustTKM,
+    )
+}

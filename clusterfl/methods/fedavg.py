@@ -10,9 +10,9 @@ from torch import Tensor
 from clusterfl.client import Client, Cohort, Payload, on_client
 from clusterfl.keys import Key
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.aggregate import MeanBy
 from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.robust import Rule, check_rule, combiner
 from clusterfl.task import Task
 from clusterfl.tree import Tree, repeat, row
 
@@ -28,12 +28,18 @@ class FedAvg(Method[Single]):
 
     local: SGD = SGD()
     weights: Literal["size", "uniform"] = "size"
+    aggregate: Rule = "mean"
+    attackers: float = 0.2  # the share of clients that a robust rule withstands
+
+    def __post_init__(self) -> None:
+        check_rule(self.aggregate, self.attackers)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Single:
         return Single(first_net(task, key))
 
     def round(self, state: Single, cohort: Cohort) -> Single:
-        mean = MeanBy(repeat(state.theta, 1), weights="n" if self.weights == "size" else None)
+        weights = "n" if self.weights == "size" else None
+        mean = combiner(self.aggregate, self.attackers, repeat(state.theta, 1), weights=weights)
         cohort.run(self.train, {"theta": state.theta}, into=mean)
         return Single(row(mean.result(), 0))
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from clusterfl.client import Client, Cohort, Payload, on_client
 from clusterfl.keys import Key
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
-from clusterfl.parts.aggregate import MeanBy
 from clusterfl.parts.init import Start, Strategy
 from clusterfl.parts.local import SGD, Losses, losses, sgd
+from clusterfl.parts.robust import Rule, check_rule, combiner
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put
 
@@ -32,12 +32,18 @@ class IFCA(Method[Clusters]):
     # The authors' code has three: 'independent' (MNIST), 'resample-balanced' (CIFAR), 'shared-body' (FEMNIST).
     init_from: Strategy = "loss-pp"
     weights: Literal["size", "uniform"] = "uniform"
+    aggregate: Rule = "mean"
+    attackers: float = 0.2  # the share of a cluster's clients that a robust rule withstands
+
+    def __post_init__(self) -> None:
+        check_rule(self.aggregate, self.attackers)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Clusters:
         return Start(self.init_from).clusters(task, cohort, key, self.k, self.local)
 
     def round(self, state: Clusters, cohort: Cohort) -> Clusters:
-        mean = MeanBy(state.centers, by="s", weights="n" if self.weights == "size" else None)
+        weights = "n" if self.weights == "size" else None
+        mean = combiner(self.aggregate, self.attackers, state.centers, by="s", weights=weights)
         got = cohort.run(self.choose_and_train, {"centers": state.centers}, into=mean)
         assign = put(state.assign, got.ids, got["s"])
         log_clusters(cohort, state.assign, assign, self.k)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Fields, Payload, Replies, on_client, on_server
+from clusterfl.client import Client, Cohort, Payload, Replies, on_client, on_server
 from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
@@ -29,6 +29,14 @@ class MDState(Clusters):
 
     p: Tensor | None = None  # [N, C] label ratios, a row of zeros where not yet sent; None: strong privacy
     found: Tree | None = None  # stack [K]: what the sampler found last, where it starts warm
+
+
+class Pseudo(NamedTuple):
+    """The pseudo datasets D_j^k."""
+
+    x: Tensor  # [K, C, M, *shape]
+    h: Tensor  # [K, C, M, C]: the centres' own answers
+    found: Tree | None  # stack [K]: what was searched, to go on from; None unless it starts warm
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ class MDICFL(Method[MDState]):
         centers = mean_by(got["theta"], s, old=state.centers)  # line 12
         assign = put(state.assign, got.ids, s)
         log_clusters(cohort, state.assign, assign, self.k)
-        return MDState(centers, assign, p, pseudo["found"] if self.warm else None)
+        return MDState(centers, assign, p, pseudo.found)
 
     def serve(self, state: MDState, ids: Tensor) -> Served:
         return serve_clusters(state, ids)
@@ -112,11 +120,14 @@ class MDICFL(Method[MDState]):
         sizes = self.generator_batch, self.generator_noise, self.generator_hidden
         return GeneratorSearch(self.samples, prior, self.rate or 0.01, *sizes)
 
-    def pseudo(self, state: MDState, cohort: Cohort) -> Fields:
-        """Pseudo samples ``x [K, C, M, *shape]`` of every centre and its answers to them ``h [K, C, M, C]``."""
+    def pseudo(self, state: MDState, cohort: Cohort) -> Pseudo:
+        """The samplers of all centres, at once."""
+        got: Any
         if state.found is None:
-            return cohort.map(self.sample, centers=state.centers)
-        return cohort.map(self.resample, centers=state.centers, found=state.found)
+            got = cohort.map(self.sample, centers=state.centers)
+        else:
+            got = cohort.map(self.resample, centers=state.centers, found=state.found)
+        return Pseudo(got["x"], got["h"], got.get("found"))
 
     def ratios_of(self, got: Replies, p: Tensor | None) -> tuple[Replies, Tensor | None]:
         """Asks newcomers for their label ratios; who does not answer is asked again another time."""
@@ -132,11 +143,10 @@ class MDICFL(Method[MDState]):
             raise NoReplies(f"{type(self).__name__}.ratios")
         return got.take(known), p
 
-    def nearest(self, got: Replies, p: Tensor | None, pseudo: Fields) -> tuple[Replies, Tensor]:
+    def nearest(self, got: Replies, p: Tensor | None, pseudo: Pseudo) -> tuple[Replies, Tensor]:
         """Every client's nearest centre; with strong privacy the clients themselves say which it is."""
-        cohort, x_h = got.cohort, {"x": pseudo["x"], "h": pseudo["h"]}
-        d = cohort.map(self.distance, x_h, theta=got["theta"])["d"]  # eq. 5: [m, K, C]
-        assert isinstance(d, Tensor)
+        cohort = got.cohort
+        d: Any = cohort.map(self.distance, {"x": pseudo.x, "h": pseudo.h}, theta=got["theta"])["d"]  # eq. 5: [m, K, C]
         if p is None:
             log_margin(cohort, d.mean(dim=-1))  # all that the server knows: as if labels were balanced
             mine, s = got.join(cohort.run(self.choose, d=d), "s")  # algorithm 2, lines 9-12

@@ -28,12 +28,7 @@ class MeanBy:
     def add(self, ids: Tensor, fields: Fields) -> None:
         theta = fields[self.field]
         assert isinstance(theta, dict)
-        if self.by is None:
-            s = torch.zeros(len(ids), dtype=torch.int64)
-        else:
-            chosen = self.by[ids] if isinstance(self.by, Tensor) else fields[self.by]
-            assert isinstance(chosen, Tensor)
-            s = chosen
+        s = clusters_of(self.by, ids, fields)
         w = torch.ones(len(ids)) if self.weights is None else fields[self.weights]
         assert isinstance(w, Tensor)
         self.mass.index_add_(0, s, w.to(self.mass.dtype))
@@ -55,6 +50,15 @@ class MeanBy:
                 total = total / self.mass.clamp(min=torch.finfo(torch.float32).tiny).reshape(shape).to(total.dtype)
             out[name] = torch.where(alive.reshape(shape), total, self.old[name])
         return out
+
+
+def clusters_of(by: str | Tensor | None, ids: Tensor, fields: Fields) -> Tensor:
+    """The clusters of replies: a field of them, a tensor over all clients, or None for one cluster."""
+    if by is None:
+        return torch.zeros(len(ids), dtype=torch.int64)
+    chosen = by[ids] if isinstance(by, Tensor) else fields[by]
+    assert isinstance(chosen, Tensor)
+    return chosen
 
 
 def mean_by(theta: Tree, s: Tensor, *, old: Tree, weights: Tensor | None = None) -> Tree:

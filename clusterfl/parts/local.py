@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clusterfl import keys
 from clusterfl.client import Batch, Client, Payload, on_client
 from clusterfl.method import Procedures, Registered
 from clusterfl.tree import Tree, row, rows, select
@@ -59,10 +60,14 @@ def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
     task = me.task
     if me.stacked:
 
-        def loss(params: Tree) -> Tensor:
-            return task.loss({**theta, **params}, batch.x, batch.y, batch.w, key=batch.key)
+        def loss(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
+            value = task.loss({**theta, **params, **buffers}, batch.x, batch.y, batch.w, key=batch.key)
+            return value, buffers
 
-        grads: Tree = torch.func.grad(loss)(select(theta, task.params))
+        moments = select(theta, task.buffers)
+        grads: Tree
+        grads, moments = torch.func.grad(loss, has_aux=True)(select(theta, task.params), moments)
+        theta.update(moments)
         return grads
     leaves = [theta[n].detach().requires_grad_() for n in task.params]
     full = {**theta, **dict(zip(task.params, leaves, strict=True))}
@@ -134,6 +139,16 @@ def eval_loss(me: Client, theta: Tree) -> Tensor:
         losses = me.task.per_sample(me.task.logits(theta, x), y)
         total = total + (losses if w is None else losses * w).sum()
     return total / me.size.clamp(min=1.0)
+
+
+def full_gradient(me: Client, theta: Tree) -> Tree:
+    """The gradient of the mean loss over the whole train shard; BatchNorm's moments are updated inside ``theta``."""
+    total: Tree = {}
+    for j, (x, y, w) in enumerate(me.train.pieces()):
+        share = (len(y) if w is None else w.sum()) / me.size.clamp(min=1.0)
+        part = gradient(me, theta, Batch(x, y, w, keys.fold_in(me.key, "full", j)))
+        total = {n: g * share + total[n] if total else g * share for n, g in part.items()}
+    return total
 
 
 def losses(me: Client, centers: Tree) -> Tensor:

@@ -90,7 +90,7 @@ class GeneratorSearch:
     def value(self, me: Client, theta: Tree, found: Tree, key: Key) -> Tensor:
         classes = torch.arange(me.task.classes, device=key.device)
         y = keys.randint(keys.fold_in(key, "labels"), me.task.classes, self.batch)
-        noise = keys.normal(keys.fold_in(key, "noise"), self.batch, self.noise)
+        noise = keys.normal(key, self.batch, self.noise)
         x = self.generator(me).forward(found, noise, (y.unsqueeze(1) == classes).float())
         return self.prior.energy(me.task, theta, x, y).mean()
 
@@ -101,9 +101,10 @@ class GeneratorSearch:
 def search(me: Client, theta: Tree, sampler: Sampler, found: Tree, iterations: int) -> Tree:
     """``found`` after so many steps of Adam on the sampler's value; the model ``theta`` stays fixed."""
 
+    steps = keys.split(keys.fold_in(me.key, "search"), iterations + 1)
+
     def gradient(found: Tree, step: int) -> Tree:
-        key = keys.fold_in(me.key, "search", step)
-        return gradient_of(lambda tree: sampler.value(me, theta, tree, key), found, stacked=me.stacked)
+        return gradient_of(lambda tree: sampler.value(me, theta, tree, steps[step]), found, stacked=me.stacked)
 
     return adam(gradient, found, iterations, sampler.lr)
 

@@ -147,10 +147,7 @@ def test_class_groups_cover_every_row_once_and_follow_dirichlet() -> None:
 def test_class_groups_variance_is_that_of_dirichlet_over_clients() -> None:
     labels = np.zeros(4000, dtype=np.int64)
     shares = np.concatenate(
-        [
-            [len(r) / 4000 for r in partition.by_class_groups(labels, 10, 1, 2.0, keys.key(s))[0]]
-            for s in range(150)
-        ]
+        [[len(r) / 4000 for r in partition.by_class_groups(labels, 10, 1, 2.0, keys.key(s))[0]] for s in range(150)]
     )
     assert shares.var() == pytest.approx(0.1 * 0.9 / 21, rel=0.15)
 
@@ -178,7 +175,6 @@ def test_stratified_and_balanced() -> None:
 def test_keys_decide_everything() -> None:
     labels = np.tile(np.arange(10), 50)
     a, b, c = (
-        torch.cat(partition.draw_mixed([(labels, np.full(5, 40))], 10, 1.0, k)[0].rows)
-        for k in (KEY, KEY, keys.key(8))
+        torch.cat(partition.draw_mixed([(labels, np.full(5, 40))], 10, 1.0, k)[0].rows) for k in (KEY, KEY, keys.key(8))
     )
     assert torch.equal(a, b) and not torch.equal(a, c)

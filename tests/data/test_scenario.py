@@ -98,6 +98,11 @@ def test_own_tests_have_the_client_s_label_mix_and_none_of_its_train_samples() -
         assert b[a == 0].sum() <= 1 and a.argmax() in np.argsort(b)[-2:]
 
 
+def test_clients_of_very_few_samples() -> None:
+    population = made(test="own", samples=2, clients=4)
+    assert population.train.sizes.tolist() == [2] * 4 and population.test.sizes.tolist() == [1] * 4
+
+
 def test_swapped_labels_reach_train_and_test() -> None:
     plain, swapped = made(shift="none", clients=4, clusters=1), made(shift="swap_labels", clients=4)
     source = load_source("digits")

@@ -93,9 +93,7 @@ def test_root_comes_from_the_argument_then_the_environment_then_the_cache(
 
 
 def test_missing_and_unknown_sources_name_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"source='mnist' should have one of mnist\.npz.*CLUSTERFL_DATA"
-    ) as error:
+    with pytest.raises(DataError, match=r"source='mnist' should have one of mnist\.npz.*CLUSTERFL_DATA") as error:
         load_source("mnist", tmp_path)
     assert str(tmp_path) in str(error.value)
     with pytest.raises(ConfigError, match="did you mean 'mnist'"):

@@ -1,0 +1,4 @@
+from clusterfl.cli import main
+
+if __name__ == "__main__":  # worker processes import this module again
+    main()

@@ -1,0 +1,93 @@
+"""``clusterfl bench``: how fast it is here, beside a plain PyTorch loop and the practical limit."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging
+from clusterfl.errors import ConfigError, nearest
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(bench)
+    app.command("bench-scale", hidden=True)(bench_scale)
+
+
+def bench(
+    workloads: Annotated[str, typer.Option("--workloads", help="Comma-separated; 'all' or names.")] = "all",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed turns; the median is shown.")] = 5,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two turns of mclr, mlp, lenet, ifca; under 3 minutes.")
+    ] = False,
+    data_root: DataRoot = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Time federated rounds beside a plain PyTorch loop, turn by turn.
+
+    Seconds are medians of one round of training and aggregation. "loop" is that loop with all threads,
+    "limit" the same loop in one process per core.
+
+    \b
+    Examples:
+      clusterfl bench --quick
+      clusterfl bench --workloads mclr,lenet --repeats 7 --json
+    """
+    set_logging(verbose, quiet)
+    from clusterfl.bench.measure import bench as measure
+    from clusterfl.bench.workloads import WORKLOADS
+
+    known = [*WORKLOADS, "scale"]
+    names = ["mclr", "mlp", "lenet", "ifca"] if quick else known if workloads == "all" else workloads.split(",")
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"workload {name!r} is not known{nearest(name, known)}")
+    found: dict[str, Any] = {}
+    for name in names:
+        if name == "scale":
+            found[name] = {"points": list(scaling())}
+        else:
+            result = measure(WORKLOADS[name], data_root, 2 if quick else repeats)
+            found[name] = result.json()
+        if not quiet and not json:
+            for line in lines(name, found[name]):
+                typer.echo(line)
+    if json:
+        say_json({"workloads": found})
+
+
+def lines(name: str, got: dict[str, Any]) -> list[str]:
+    if name == "scale":
+        return [
+            f"scale {p['clients']:>6} clients, 100 sampled: {p['seconds'] * 1e3:7.1f} ms a round, "
+            f"peak {p['peak_mb']:.0f} MB"
+            for p in got["points"]
+        ]
+    return [
+        f"{name:13s} {got['seconds']:7.3f} s a round   "
+        f"{got['speedup_vs_loop']:5.2f}x the loop ({got['loop_seconds']:.2f} s)   "
+        f"{got['speedup_vs_limit']:5.2f}x the limit ({got['limit_seconds']:.2f} s)   "
+        f"evaluation {got['evaluation_seconds']:.3f} s   peak {got['peak_mb']:.0f} MB",
+        f"{'':13s} {got['engine']}; {got['data']}",
+    ]
+
+
+def scaling() -> Any:
+    """Each point in a process of its own, so that its memory is its own."""
+    for clients in (100, 1000, 3000, 10_000):
+        command = [sys.executable, "-m", "clusterfl", "bench-scale", str(clients)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        yield jsonlib.loads(done.stdout)
+
+
+def bench_scale(clients: int, sampled: int = 100, rounds: int = 100) -> None:
+    """One point of the scaling curve, as JSON."""
+    from clusterfl.bench.measure import scale
+
+    say_json(scale(clients, sampled, rounds).json())

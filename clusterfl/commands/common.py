@@ -1,0 +1,101 @@
+"""What commands share: their common options, and a run from config to summary."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterfl.config import Built, Config
+    from clusterfl.data.population import Population
+    from clusterfl.loop import Outcome
+    from clusterfl.progress import Display
+
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Without it: the demo scenario.")]
+Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. local.lr=0.05.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to write (default: below runs/).")]
+Force = Annotated[bool, typer.Option("--force", help="Write over another run's folder.")]
+DataRoot = Annotated[
+    Path | None, typer.Option("--data-root", metavar="DIR", help="Folder of datasets (or set CLUSTERFL_DATA).")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More on standard error; -vv: all of it.")]
+
+
+def set_logging(verbose: int, quiet: bool = False) -> None:
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    level = logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler], force=True)
+
+
+def say_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))
+
+
+def check_out(folder: Path, config_toml: str, force: bool) -> None:
+    """A folder that holds another run is not written over; the same run may be run again."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out {folder} should be a folder, but is a file")
+    there = folder / "config.toml"
+    if there.exists() and not force and there.read_text(encoding="utf-8") != config_toml:
+        raise ConfigError(f"--out {folder} holds another run and should be a new folder, or add --force")
+
+
+def simulate(built: Built, display: Display, label: str) -> Outcome:
+    """The whole run, shown as it goes."""
+    from clusterfl.results import round_row
+
+    simulation = built.simulation
+    population = simulation.population
+    display.start(label, simulation.schedule.rounds)
+    with simulation.engine:
+        try:
+            record = simulation.start()
+        except ValueError as e:  # a start that this config makes impossible
+            raise ConfigError(f"method: {e}") from e
+        display.update(round_row(record, population))
+        while simulation.round < simulation.schedule.rounds:
+            display.update(round_row(simulation.step(), population))
+        return simulation.finish()
+
+
+def picture(summary: dict[str, Any], population: Population, limit: int = 100) -> list[str]:
+    """Which client sits in which cluster; a letter after each client's number is its true cluster."""
+    truth = population.truth
+    homes: dict[int, list[int]] = {}
+    for client, cluster in summary["assignments"].items():
+        homes.setdefault(cluster, []).append(int(client))
+    lines = []
+    for cluster, members in sorted(homes.items()):
+        if truth is None:
+            who = " ".join(str(i) for i in members[:limit]) + (" …" if len(members) > limit else "")
+        elif population.clients <= limit:
+            ordered = sorted(members, key=lambda i: (int(truth[i]), i))
+            who = " ".join(f"{i}{letter(int(truth[i]))}" for i in ordered)
+        else:
+            counts: dict[str, int] = {}
+            for i in members:
+                counts[letter(int(truth[i]))] = counts.get(letter(int(truth[i])), 0) + 1
+            who = "  ".join(f"{n} of {name}" for name, n in sorted(counts.items()))
+        lines.append(f"cluster {cluster}: {who}")
+    return lines
+
+
+def letter(k: int) -> str:
+    """a, b, …, z, then numbers."""
+    return chr(ord("a") + k) if k < 26 else f"[{k}]"
+
+
+def default_out(config: Config) -> Path:
+    source = "".join(c if c.isalnum() or c in "-_+" else "_" for c in config.data.source)
+    return Path("runs") / f"{config.method.name}-{source}-seed{config.seed}"

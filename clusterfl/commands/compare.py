@@ -1,0 +1,208 @@
+"""``clusterfl compare``: several methods on one scenario, over several seeds, in one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json as jsonlib
+import re
+import statistics
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clusterfl.commands.common import (
+    ConfigFile,
+    DataRoot,
+    Force,
+    Json,
+    Out,
+    Quiet,
+    Set,
+    Verbose,
+    check_out,
+    picture,
+    say_json,
+    set_logging,
+    simulate,
+)
+from clusterfl.errors import ConfigError
+
+ALWAYS = ("local", "fedavg")  # a table without them says little
+FIGURES = (
+    "accuracy_mean",
+    "accuracy_weighted",
+    "accuracy_std",
+    "accuracy_bottom5",
+    "accuracy_top5_rounds",
+    "ari",
+    "nmi",
+    "clusters_found",
+    "intra_accuracy",
+    "inter_accuracy",
+    "unseen_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)
+
+
+def compare(
+    config: ConfigFile = None,
+    methods: Annotated[
+        str, typer.Option("--methods", metavar="A,B", help="Methods; local and fedavg are always there.")
+    ] = "local,fedavg,ifca",
+    seeds: Annotated[str, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5.")] = "0-2",
+    set_: Set = [],  # noqa: B006 (typer reads it)
+    out: Out = None,
+    force: Force = False,
+    data_root: DataRoot = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Compare methods on one scenario: mean ± standard deviation over seeds.
+
+    A method takes its parameters from the config's [methods.NAME] table ([method] for the one named there);
+    the number of clusters k of [method] goes to all that have one.
+
+    \b
+    Examples:
+      clusterfl compare
+      clusterfl compare scenario.toml --methods local,fedavg,ifca --seeds 0-4 --out runs/table
+    """
+    set_logging(verbose, quiet)
+    from clusterfl.config import Config
+    from clusterfl.progress import display
+    from clusterfl.results import write, write_run
+
+    base = Config.load(config, set_, data_root=data_root)
+    names, numbers = parse_methods(methods), parse_seeds(seeds)
+    configs = {name: base.with_method(name) for name in names}  # all of them are checked before any starts
+    folder = out or Path("runs") / f"compare-{config.stem if config else 'demo'}"
+    what = f"# clusterfl compare --methods {','.join(names)} --seeds {','.join(map(str, numbers))}\n"
+    check_out(folder, what + base.toml(), force)
+
+    summaries: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    pictures: dict[str, list[str]] = {}
+    with display(quiet) as shown:
+        for seed in numbers:
+            population = base.with_seed(seed).population()  # the same clients for every method
+            for name in names:
+                built = configs[name].with_seed(seed).build(population)
+                outcome = simulate(built, shown, f"{name}, seed {seed}")
+                found = write_run(folder / "runs" / f"{name}-seed{seed}", built.config, population, outcome)
+                summaries[name].append(found)
+                if name not in pictures and built.config.method.clustered:
+                    pictures[name] = picture(found, population)
+    result = {
+        "data": summaries[names[0]][0]["data"],
+        "rounds": base.rounds,
+        "seeds": numbers,
+        "methods": [row(name, summaries[name]) for name in names],
+    }
+    write(folder / "config.toml", (what + base.toml()).encode())
+    write(folder / "compare.json", (jsonlib.dumps(result, indent=2) + "\n").encode())
+    write(folder / "table.csv", as_csv(result).encode())
+    write(folder / "table.md", as_markdown(result).encode())
+    if json:
+        say_json(result)
+        return
+    typer.echo(as_text(result))
+    for name, lines in pictures.items():
+        typer.echo(f"\n{name}, seed {numbers[0]}: clients by cluster, a letter for the true one")
+        for line in lines:
+            typer.echo(f"  {line}")
+    typer.echo(f"\nwritten to {folder}")
+
+
+def parse_methods(text: str) -> list[str]:
+    """Names in the order given, Local and FedAvg first where they are missing."""
+    from clusterfl.methods import METHODS
+    from clusterfl.tables import choice
+
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    for name in asked:
+        if name not in METHODS:
+            raise choice("--methods", name, METHODS, "known methods")
+    return list(dict.fromkeys([*(n for n in ALWAYS if n not in asked), *asked]))
+
+
+def parse_seeds(text: str) -> list[int]:
+    seeds: list[int] = []
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if span is None or (span[2] and int(span[2]) < int(span[1])):
+            raise ConfigError(f"--seeds {text!r} should be whole numbers such as 0-2 or 0,3,5")
+        seeds += range(int(span[1]), int(span[2] or span[1]) + 1)
+    return list(dict.fromkeys(seeds))
+
+
+def row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds of every figure, null where no run has it."""
+    figures: dict[str, Any] = {}
+    for figure in FIGURES:
+        values = [run[figure] for run in runs if run[figure] is not None]
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        figures[figure] = {"mean": statistics.fmean(values), "std": spread} if values else None
+    keep = ("seed", "k", *FIGURES, "assignments")
+    return {"method": name, **figures, "runs": [{k: run[k] for k in keep} for run in runs]}
+
+
+HEAD = ("method", "accuracy", "worst 5", "ARI", "clusters", "unseen", "MB up", "MB down", "seconds")
+
+
+def cells(entry: dict[str, Any]) -> list[str]:
+    def pair(figure: str, scale: float = 1.0, digits: int = 2) -> str:
+        got = entry[figure]
+        return "-" if got is None else f"{got['mean'] * scale:.{digits}f} ± {got['std'] * scale:.{digits}f}"
+
+    def mean(figure: str, scale: float = 1.0) -> str:
+        return f"{entry[figure]['mean'] * scale:.2f}"
+
+    return [
+        entry["method"],
+        pair("accuracy_mean", 100),
+        pair("accuracy_bottom5", 100),
+        pair("ari"),
+        pair("clusters_found", digits=1),
+        pair("unseen_accuracy", 100),
+        mean("bytes_up", 1e-6),
+        mean("bytes_down", 1e-6),
+        pair("seconds", digits=1),
+    ]
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """An aligned table; the same on a terminal and in a file."""
+    lines = [list(HEAD), *(cells(entry) for entry in result["methods"])]
+    widths = [max(len(line[j]) for line in lines) for j in range(len(HEAD))]
+    rule = "  ".join("-" * w for w in widths)
+    body = [
+        "  ".join(
+            cell.ljust(w) if j == 0 else cell.rjust(w) for j, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    title = f"{result['data']}: {result['rounds']} rounds, mean ± standard deviation over {len(result['seeds'])} seeds"
+    return "\n".join([title, "", body[0], rule, *body[1:]])
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    lines = [list(HEAD), ["---", *(["---:"] * (len(HEAD) - 1))], *(cells(entry) for entry in result["methods"])]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def as_csv(result: dict[str, Any]) -> str:
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(["method", *(f"{figure}_{part}" for figure in FIGURES for part in ("mean", "std"))])
+    for entry in result["methods"]:
+        pairs = [entry[figure] or {"mean": "", "std": ""} for figure in FIGURES]
+        out.writerow([entry["method"], *(pair[part] for pair in pairs for part in ("mean", "std"))])
+    return text.getvalue()

@@ -1,0 +1,137 @@
+"""``engine = "auto"``: which plan is fastest here is measured, not believed.
+
+A few local steps of a few clients are timed eagerly (dense and channels-last) and stacked (several chunk
+sizes); whether worker processes pay is worked out from the time a round would take and how many rounds
+there are. The choice is cached by model, shapes and machine, said in one log line and written into the
+run's resolved config, so that a rerun or a resume repeats the same arithmetic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import platformdirs
+import torch
+from torch import nn
+
+from clusterfl import keys
+from clusterfl.client import Call
+from clusterfl.data.population import Population, Shards
+from clusterfl.engines.worker import Plan, Worker
+from clusterfl.parts.local import SGD, Train
+from clusterfl.task import Task
+
+log = logging.getLogger(__name__)
+
+STEPS = 3  # local steps per timing
+START = 3.0  # seconds to start worker processes
+CALL = 0.01  # seconds that a call through worker processes costs by itself
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan, how many processes share it (1: none but this one), and what a client's step takes under it."""
+
+    plan: Plan
+    workers: int
+    step: float
+
+
+def choose(task: Task, population: Population, rule: SGD, *, per_round: int, rounds: int) -> Choice:
+    """The fastest plan for this model and these clients on this machine."""
+    cores = usable_cores()
+    place = _cache_file(task, population, rule, per_round, cores)
+    timed = _cached(place)
+    if timed is None:
+        timed = [(plan, measure(task, population, plan, rule)) for plan in candidates(task, per_round, cores)]
+        _store(place, timed)
+    plan, step = min(timed, key=lambda p: p[1])
+    sizes = population.train.sizes[: population.clients]
+    steps = rule.batches_of(int(sizes.float().mean())) * per_round
+    alone = rounds * steps * step
+    shared = START + rounds * (CALL + steps * step / cores)
+    workers = cores if cores > 1 and per_round > 1 and shared < alone else 1
+    log.info("engine auto: %s", describe(plan, workers, step))
+    return Choice(plan, workers, step)
+
+
+def describe(plan: Plan, workers: int, step: float) -> str:
+    how = f"stacked, {plan.chunk} clients at a time" if plan.stacked else "one client at a time"
+    order = ", channels last" if plan.channels_last else ""
+    where = f"in {workers} processes" if workers > 1 else "in this process"
+    return f"{how}{order}, {where} ({step * 1e3:.2f} ms per client and step)"
+
+
+def candidates(task: Task, per_round: int, cores: int) -> Iterator[Plan]:
+    """Plans worth timing; chunks no larger than one worker's share of a round."""
+    yield Plan()
+    share = max(1, -(-per_round // cores))
+    if convolutional(task):
+        yield Plan(channels_last=True)
+        chunks = [8]  # stacking wins little on convolutions, but sometimes on tiny ones
+    else:
+        chunks = [4, 10, 25, 50, 100]
+    for chunk in sorted({min(c, share) for c in chunks} - {1}):
+        yield Plan(stacked=True, chunk=chunk)
+
+
+def convolutional(task: Task) -> bool:
+    return any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
+
+
+def measure(task: Task, population: Population, plan: Plan, rule: SGD) -> float:
+    """Seconds per client and local step: the best of three short tries."""
+    m = min(plan.chunk if plan.stacked else 1, population.clients)
+    ids = population.train.sizes[: population.clients].argsort(descending=True)[:m].sort().values
+    parts = [population.train.of(int(i)) for i in ids]
+    worker = Worker(task, Shards.from_parts(parts), Shards.from_parts([(x[:1], y[:1]) for x, y in parts]), plan)
+    short = replace(rule, epochs=None, steps=STEPS)
+    call = Call(Train(short), "train", torch.arange(m), {"theta": task.init(keys.key(0))}, {}, keys.key(0), 0)
+    best = float("inf")
+    try:
+        for _ in range(3):
+            began = time.perf_counter()
+            for _ in worker.run(call):
+                pass
+            best = min(best, time.perf_counter() - began)
+    finally:
+        task.channels_last = False  # the engine that is made afterwards says what it is
+    return best / (m * STEPS)
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- the cache -------------------------------------------------------------------------------------------
+
+
+def _cache_file(task: Task, population: Population, rule: SGD, per_round: int, cores: int) -> Path:
+    shapes = [(n, tuple(p.shape)) for n, p in task.module.named_parameters()]
+    what = (repr(task.module), shapes, population.input_shape, rule.batch, rule.momentum, min(per_round, 100 * cores))
+    where = (torch.__version__, cores, platform.machine(), platform.processor())
+    digest = hashlib.sha256(repr((what, where)).encode()).hexdigest()[:24]
+    return Path(platformdirs.user_cache_dir("clusterfl")) / "engines" / f"{digest}.json"
+
+
+def _cached(path: Path) -> list[tuple[Plan, float]] | None:
+    try:
+        return [(Plan(**entry["plan"]), float(entry["step"])) for entry in json.loads(path.read_text())]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _store(path: Path, timed: list[tuple[Plan, float]]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([{"plan": asdict(plan), "step": step} for plan, step in timed]))
+    except OSError as e:
+        log.debug("the calibration is not cached: %s", e)

@@ -1,0 +1,108 @@
+"""Replies are checked where they enter: a bad client is rejected, counted and named; the round goes on.
+
+What a reply should look like is found by running the procedure once on a made-up client with two samples
+of zeros: names, shapes and dtypes must be the same. Values must be finite; a weight ``n`` must be positive
+and no more than ``most``; a cluster id ``s`` must be one of the method's K.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from clusterfl.client import Call, Chunk, Client, Fields, Payload, Shard
+from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.flaky import Wrapper
+from clusterfl.engines.worker import _at, _rows
+
+log = logging.getLogger(__name__)
+
+Schema = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+class Guard(Wrapper):
+    """Lets only sound replies through."""
+
+    def __init__(self, inner: BaseEngine, *, sample: Tensor, most: float = 1e7) -> None:
+        super().__init__(inner)
+        self.sample, self.most = sample, most
+        self.rejected: dict[int, int] = {}  # client -> how often
+        self._schemas: dict[tuple[object, str], Schema] = {}
+
+    def execute(self, call: Call) -> Iterator[Chunk]:
+        if call.server or call.measure:
+            yield from self.inner.execute(call)
+            return
+        for chunk in self.inner.execute(call):
+            reasons = self._reasons(call, chunk)
+            for p, reason in zip(chunk.positions.tolist(), reasons, strict=True):
+                if reason:
+                    client = int(call.ids[p])
+                    self.rejected[client] = self.rejected.get(client, 0) + 1
+                    log.warning("%s: the reply of client %d is rejected: %s", call.label, client, reason)
+            good = torch.tensor([j for j, reason in enumerate(reasons) if not reason], dtype=torch.int64)
+            if len(good) == len(chunk.positions):
+                yield chunk
+            elif len(good):
+                yield Chunk(chunk.positions[good], {n: _rows(v, good) for n, v in chunk.fields.items()})
+
+    def _reasons(self, call: Call, chunk: Chunk) -> list[str]:
+        """For each client of the chunk why it is rejected, or ''."""
+        m = len(chunk.positions)
+        wrong = self._shape_fault(call, chunk)
+        if wrong:
+            return [wrong] * m
+        reasons = [""] * m
+        for name, t in flatten(chunk.fields).items():
+            if t.is_floating_point():
+                bad = ~torch.isfinite(t.reshape(m, -1)).all(dim=1)
+                _note(reasons, bad, f"{name} is not finite")
+        sizes, s = chunk.fields.get("n"), chunk.fields.get("s")
+        if isinstance(sizes, Tensor):
+            w = sizes.reshape(m, -1)
+            _note(reasons, ((w <= 0) | (w > self.most)).any(dim=1), f"n should be above 0 and at most {self.most:g}")
+        k = getattr(call.method, "k", None)
+        if isinstance(s, Tensor) and isinstance(k, int) and not s.is_floating_point():
+            _note(reasons, ((s < 0) | (s >= k)).reshape(m, -1).any(dim=1), f"s should be between 0 and {k - 1}")
+        return reasons
+
+    def _shape_fault(self, call: Call, chunk: Chunk) -> str:
+        schema = self._schema(call)
+        got = {n: (t.dtype, tuple(t.shape[1:])) for n, t in flatten(chunk.fields).items()}
+        if got.keys() != schema.keys():
+            return f"its fields should be {sorted(schema)}, not {sorted(got)}"
+        for name, (dtype, shape) in got.items():
+            if (dtype, shape) != schema[name]:
+                return f"{name} should be {schema[name][0]} {list(schema[name][1])}, not {dtype} {list(shape)}"
+        return ""
+
+    def _schema(self, call: Call) -> Schema:
+        at = (call.method, call.name)
+        if at not in self._schemas:
+            x = torch.zeros(2, *self.sample.shape, dtype=self.sample.dtype)
+            shard = Shard(x, torch.zeros(2, dtype=torch.int64), torch.arange(2), 2)
+            me = Client(self.task, shard, shard, call.client_key(-1), call.round, least=2)
+            each: dict[str, Payload] = {n: _at(v, 0) for n, v in call.each.items()}
+            with torch.no_grad():
+                reply = dict(getattr(call.method, call.name)(me, **call.shared, **each))
+            self._schemas[at] = {n: (t.dtype, tuple(t.shape)) for n, t in flatten(reply).items()}
+        return self._schemas[at]
+
+
+def flatten(fields: Fields) -> dict[str, Tensor]:
+    """Tensors by name, those of a tree by ``field.name``."""
+    out: dict[str, Tensor] = {}
+    for name, value in fields.items():
+        if isinstance(value, Tensor):
+            out[name] = value
+        else:
+            out.update({f"{name}.{n}": t for n, t in value.items()})
+    return out
+
+
+def _note(reasons: list[str], bad: Tensor, why: str) -> None:
+    for j in bad.nonzero().flatten().tolist():
+        reasons[j] = reasons[j] or why

@@ -1,0 +1,92 @@
+"""Engines by name: the ``[engine]`` table of a config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from clusterfl.data.population import Population
+from clusterfl.engines.auto import choose, convolutional
+from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.pool import Pool
+from clusterfl.engines.serial import Serial
+from clusterfl.engines.wire import Wire
+from clusterfl.engines.worker import Plan
+from clusterfl.errors import ConfigError
+from clusterfl.parts.local import SGD
+from clusterfl.task import Task
+
+EngineName = Literal["auto", "serial", "stacked", "pool", "wire"]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Which engine, and its sizes."""
+
+    name: EngineName = "auto"  # auto (measured, then written here) | serial | stacked | pool | wire
+    chunk: int = 64  # clients computed together, where they are stacked
+    workers: int | None = None  # pool: processes; unset: one per core
+    stacked: bool | None = None  # pool: whether its workers stack clients; unset: unless the model has convolutions
+    channels_last: bool = False  # images in the order that convolutions on CPUs like
+
+    def __post_init__(self) -> None:
+        for name in ("chunk", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} should be at least 1")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What an engine will have to do, which decides what "auto" means."""
+
+    rule: SGD = SGD()
+    per_round: int | None = None  # clients; None: all
+    rounds: int = 20
+
+
+def resolve(
+    config: EngineConfig, task: Task, population: Population, device: str = "cpu", load: Load | None = None
+) -> EngineConfig:
+    """The config with everything left open decided for this model, these clients and this machine."""
+    if config.name == "pool" and config.stacked is None:
+        return replace(config, stacked=not convolutional(task))
+    if config.name != "auto":
+        return config
+    if torch.device(device).type != "cpu":
+        return replace(config, name="stacked")
+    load = load or Load()
+    got = choose(task, population, load.rule, per_round=load.per_round or population.clients, rounds=load.rounds)
+    plan = got.plan
+    if got.workers > 1:
+        config = replace(config, name="pool", workers=config.workers or got.workers, stacked=plan.stacked)
+    else:
+        config = replace(config, name="stacked" if plan.stacked else "serial")
+    return replace(config, chunk=plan.chunk, channels_last=plan.channels_last)
+
+
+def make_engine(
+    config: EngineConfig, task: Task, population: Population, device: str = "cpu", load: Load | None = None
+) -> BaseEngine:
+    check_device(device)
+    config = resolve(config, task, population, device, load)
+    if config.name in ("pool", "wire") and torch.device(device).type != "cpu":
+        raise ConfigError(f"device={device!r} should be 'cpu' with engine.name={config.name!r}")
+    if config.name == "wire":
+        return Wire(task, population)
+    plan = Plan(config.name == "stacked" or bool(config.stacked), config.chunk, config.channels_last)
+    if config.name == "pool":
+        return Pool(task, population, plan, config.workers)
+    return Serial(task, population, plan, device)
+
+
+def check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigError(f"device={device!r} should be a PyTorch device such as 'cpu' or 'cuda:0'") from None
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(kind, False):
+        raise ConfigError(f"device={device!r} should be a device that this machine has, for example 'cpu'")

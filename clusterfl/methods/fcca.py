@@ -1,0 +1,298 @@
+"""FCCA (Zhou et al., 2023): a global encoder, one classifier head per cluster, and a conditional flow per client.
+
+Each client's flow learns what the encoder makes of its data, label by label. The server generates features
+from all flows with the same noise and clusters clients by how alike these are. Nothing depends on earlier
+clusterings, so an early mistake does not last.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clusterfl import keys
+from clusterfl.client import Batch, Client, Cohort, Payload, Shard, on_client, on_server
+from clusterfl.keys import Key
+from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.models.flow import Flow
+from clusterfl.parts.aggregate import MeanBy, mean_by
+from clusterfl.parts.distance import label_ratios
+from clusterfl.parts.init import first_net, kmeans
+from clusterfl.parts.local import SGD, clipped, sgd
+from clusterfl.parts.prox import proximal
+from clusterfl.parts.pseudo import adam, gradient_of
+from clusterfl.parts.similarity import Similarity, align, by_cluster, look, similarity
+from clusterfl.task import Task
+from clusterfl.tree import Tree, put, repeat, row, select, take, unvector, vector
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FCCAState(Clusters):
+    """K centres that share their encoder, and all that clustering needs of every client's last flow."""
+
+    looks: Tensor  # [N, 2, C, d]: mean directions of the features each client's flow generates
+    fits: Tensor  # [N] int64: rounds in which the client trained its flow; 0: unknown
+    moments: Tensor  # [2, d]: mean and standard deviation of the encoder's features
+    key: Key  # eps1 and eps2 come from it: the same for all clients and rounds
+
+
+@dataclass(frozen=True)
+class FCCA(Method[FCCAState]):
+    """FCCA, with its +Prox (``prox`` above 0) and +Per (``per``) variants."""
+
+    name: ClassVar[str] = "fcca"
+    summary: ClassVar[str] = "global encoder, K heads; clients clustered by conditional flows of their features"
+    paper: ClassVar[str] = "Zhou, Shi, Tian, Li, Ye, Lv, 2023"
+    reveals: ClassVar[str] = "its trained model, a generative model and the moments of its features, and its size"
+
+    k: int = 4
+    local: SGD = SGD()
+    prox: float = 0.0  # +Prox: strength of the pull towards the received encoder and head
+    per: bool = False  # +Per: each client goes on with its own head
+    alpha: float = 1.0  # weight of the UNKNOWN samples (eq. 3)
+    warmup: int = 10  # rounds that a flow needs before it can be compared; one head for all until then
+    recipe: Literal["robust", "literal"] = "robust"
+    flow_steps: int = 20
+    flow_batch: int = 64
+    flow_lr: float | None = None  # None: 2e-3 (robust, Adam), 0.01 (literal, SGD)
+    dim: int = 64  # wider features are projected to so many
+    blocks: int = 4
+    hidden: int = 64
+    clamp: float = 2.0
+    draws: int = 128  # of each of eps1 and eps2
+    restarts: int = 20
+
+    def __post_init__(self) -> None:
+        least = {"k": 1, "flow_steps": 1, "flow_batch": 1, "dim": 2, "draws": 1, "restarts": 1, "warmup": 0}
+        for name, low in {**least, "prox": 0, "alpha": 0}.items():
+            if not getattr(self, name) >= low:
+                raise ValueError(f"{name}={getattr(self, name)} should be at least {low}")
+        if self.flow_lr is not None and not self.flow_lr > 0:
+            raise ValueError(f"flow_lr={self.flow_lr} should be above 0")
+        if self.recipe not in ("robust", "literal"):
+            raise ValueError(f"recipe={self.recipe!r} should be 'robust' or 'literal'")
+        Flow(self.dim, 1, self.blocks, self.hidden, self.clamp)  # its own checks
+
+    # -- the server ------------------------------------------------------------------------------------
+
+    def init(self, task: Task, cohort: Cohort, key: Key) -> FCCAState:
+        n, d = len(cohort), self.flow(task).dim
+        if not 1 <= self.k <= n:
+            raise ValueError(f"k={self.k} should be between 1 and the number of clients, {n}")
+        return FCCAState(
+            repeat(first_net(task, key), self.k),
+            torch.zeros(n, dtype=torch.int64),
+            torch.zeros(n, 2, task.classes, d),
+            torch.zeros(n, dtype=torch.int64),
+            torch.stack([torch.zeros(d), torch.ones(d)]),
+            keys.fold_in(key, "eps"),
+        )
+
+    def round(self, state: FCCAState, cohort: Cohort) -> FCCAState:
+        task, centers = cohort.task, state.centers
+        body = {n: t[:1] for n, t in centers.items() if n not in task.head}
+        mean = MeanBy({**body, MOMENTS: state.moments.unsqueeze(0)}, field="body", weights="n")
+        received = take(centers, state.assign[cohort.ids])
+        got = cohort.run(self.train, {"moments": state.moments}, theta=received, into=mean)  # clients, lines 1-8
+        state = self._remember(state, cohort, got.ids, got["flow"])  # server, lines 1-4
+        assign, ready = self._cluster(state, cohort)  # line 5
+        body = row(mean.result(), 0)  # line 6
+        heads = mean_by(got["head"], assign[got.ids], old=select(centers, task.head), weights=got["n"])  # lines 7-9
+        if not ready:
+            heads = take(heads, torch.zeros(self.k, dtype=torch.int64))
+        moments = self._moments(body.pop(MOMENTS))
+        whole = {**repeat(body, self.k), **heads}
+        return replace(state, centers=select(whole, centers), assign=assign, moments=moments)
+
+    def serve(self, state: FCCAState, ids: Tensor) -> Served:
+        return serve_clusters(state, ids, personal=self.per)
+
+    def admit(self, state: FCCAState, cohort: Cohort) -> Served:
+        """A new client trains its flow as long as the others did before the first clustering."""
+        got = cohort.run(self.introduce, {"theta": row(state.centers, 0), "moments": state.moments})
+        new = self._looks(state, cohort, got["flow"]).nan_to_num()
+        known = state.fits > 0
+        between = similarity(torch.cat([new, state.looks[known]])).between()[: len(new), len(new) :]
+        scores = by_cluster(between, state.assign[known], self.k)
+        log_margin(cohort, -scores)
+        index = put(torch.zeros(len(cohort), dtype=torch.int64), _places(got.ids, cohort.ids), scores.argmax(dim=1))
+        if self.per:
+            cohort.run(self.own_head, theta=take(state.centers, index))
+        return Served(state.centers, index, personal=self.per)
+
+    def cost(self, task: Task) -> tuple[int, int]:
+        flow = self.flow(task)
+        moments = 2 * flow.dim * 4
+        return task.size + moments, task.size + moments + 4 * _start(flow).numel() + 4
+
+    def similarity(self, state: FCCAState) -> tuple[Similarity, Tensor]:
+        """B, P and S of the clients that have trained a flow, and the ids of these clients."""
+        known = (state.fits > 0).nonzero().flatten()
+        return similarity(state.looks[known]), known
+
+    def flow(self, task: Task) -> Flow:
+        return Flow(min(task.width, self.dim), task.classes, self.blocks, self.hidden, self.clamp)
+
+    def _looks(self, state: FCCAState, cohort: Cohort, flows: Tensor) -> Tensor:
+        eps = keys.normal(state.key, 2, self.draws, state.looks.shape[-1])
+        looks = cohort.map(self.generate, {"eps": eps}, flow=flows)["look"]
+        assert isinstance(looks, Tensor)
+        return looks
+
+    def _remember(self, state: FCCAState, cohort: Cohort, ids: Tensor, flows: Tensor) -> FCCAState:
+        """What the new flows generate; a flow that is no longer finite is not looked at."""
+        looks = self._looks(state, cohort, flows)
+        good = looks.flatten(1).isfinite().all(dim=1)
+        if not bool(good.all()):
+            log.warning("flows of clients %s are not finite: their last finite ones count", ids[~good].tolist())
+        cohort.log(flows_lost=(~good).sum().item())
+        ids = ids[good]
+        return replace(state, looks=put(state.looks, ids, looks[good]), fits=put(state.fits, ids, state.fits[ids] + 1))
+
+    def _cluster(self, state: FCCAState, cohort: Cohort) -> tuple[Tensor, bool]:
+        """Every known client's cluster, and whether flows are mature enough for there to be clusters at all."""
+        known = (state.fits > 0).nonzero().flatten()
+        ready = len(known) >= self.k and int(state.fits.sum()) > self.warmup * len(state.fits)
+        assign = state.assign
+        if ready:
+            between = similarity(state.looks[known]).between()
+            found = kmeans(between, self.k, keys.fold_in(cohort.key, "kmeans"), self.restarts)
+            assign = put(assign, known, align(found, assign[known], self.k))
+            log_margin(cohort, -by_cluster(between, assign[known], self.k))
+        log_clusters(cohort, state.assign, assign, self.k)
+        return assign, ready
+
+    def _moments(self, raw: Tensor) -> Tensor:
+        """Mean and deviation from the means of the features and of their squares."""
+        if self.recipe == "literal":
+            return torch.stack([torch.zeros_like(raw[0]), torch.ones_like(raw[1])])
+        std = (raw[1] - raw[0].square()).clamp(min=0.0).sqrt()
+        # a unit that is dead now may come to life before the next moments arrive
+        return torch.stack([raw[0], std.clamp(min=0.1 * std.mean() + 1e-6)])
+
+    @on_server
+    def generate(self, me: Client, eps: Tensor, flow: Tensor) -> dict[str, Payload]:
+        shape = self.flow(me.task)
+        return {"look": look(shape, unvector(flow, _like(shape)), eps)}
+
+    # -- the client ------------------------------------------------------------------------------------
+
+    @on_client
+    def train(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
+        # The flow sees the encoder as received, which is the same for every client (Fig. 1, step 1); Algorithm 1
+        # trains the encoder first, and then no two clients' features would live in the same space.
+        z = self._features(me, theta)
+        flow = self._fit(me, z, moments, self.flow_steps)
+        me.keep(flow=flow)
+        if self.per:
+            theta = {**theta, **(me.tree("head") or {})}
+        theta = sgd(me, theta, self.local, proximal(theta, self.prox))
+        head = select(theta, me.task.head)
+        if self.per:
+            me.keep_tree("head", head)
+        body = {n: t for n, t in theta.items() if n not in head}
+        return {"n": me.size, "body": {**body, MOMENTS: _raw_moments(me, z)}, "head": head, "flow": flow}
+
+    @on_client
+    def introduce(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
+        """A newcomer's flow, after as many steps as the others had before the first clustering."""
+        return {"flow": self._fit(me, self._features(me, theta), moments, self.flow_steps * max(self.warmup, 1))}
+
+    @on_client
+    def own_head(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        me.keep_tree("head", select(sgd(me, theta, self.local, only=me.task.head), me.task.head))
+        return {}
+
+    @on_client
+    def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
+        return {"theta": {**theta, **(me.tree("head") or {})} if self.per else theta}
+
+    def _features(self, me: Client, theta: Tree) -> Tensor:
+        """``[n, d]``: the encoder's output on all train data, projected if it is too wide for a flow."""
+        z = torch.cat([me.task.features(theta, x) for x, _, _ in me.train.pieces()])
+        return z if me.task.width <= self.dim else z @ _projection(me.task.width, self.dim).to(z.device)
+
+    def _fit(self, me: Client, z: Tensor, moments: Tensor, steps: int) -> Tensor:
+        """The client's flow after some more steps of conditional maximum likelihood (eq. 3), as a vector."""
+        flow, classes = self.flow(me.task), me.task.classes
+        start = _start(flow).to(z.device)
+        kept = me.state.get("flow", start)
+        kept = torch.where(kept.isfinite().all(), kept, start)  # a flow that was lost begins anew
+        z = (z - moments[0]) / moments[1]
+        shard = Shard(z, me.train.y, torch.arange(me.train.length, device=z.device), me.train.n, me.train.ragged)
+        batches = replace(me, train=shard).batches(size=self.flow_batch, steps=steps, stream=1)
+        absent = label_ratios(me) == 0
+        share = self.alpha * absent.any() / self.flow_batch  # the weight of one UNKNOWN sample
+
+        def gradient(batch: Batch, at: Tensor) -> Tensor:
+            key = keys.fold_in(batch.key, "unknown")
+            unknown = keys.normal(key, self.flow_batch, flow.dim)
+            labels = _draw(absent, keys.fold_in(key, "labels"), self.flow_batch)
+            w = torch.ones_like(batch.x[:, 0]) if batch.w is None else batch.w
+            w = torch.cat([w / w.sum(), share.expand(self.flow_batch)])
+            x = torch.cat([batch.x, unknown])
+            onehot = F.one_hot(torch.cat([batch.y, labels]), classes).to(x.dtype)
+
+            def loss(theta: Tree) -> Tensor:
+                return flow.nll(theta, x, onehot, w, per_dim=self.recipe == "robust") * w.sum()
+
+            return vector(gradient_of(loss, unvector(at, _like(flow)), stacked=me.stacked))
+
+        if self.recipe == "literal":
+            for batch in batches:
+                kept = kept - (self.flow_lr or 0.01) * gradient(batch, kept)
+            return kept
+        return adam(
+            lambda at, _: {"flow": clipped([gradient(next(batches), at["flow"])], CLIP)[0]},
+            {"flow": kept},
+            steps,
+            self.flow_lr or 2e-3,
+        )["flow"]
+
+
+MOMENTS = "feature moments"  # beside the encoder's parameters, for the same weighted mean
+CLIP = 10.0
+
+
+def _raw_moments(me: Client, z: Tensor) -> Tensor:
+    """``[2, d]``: the means of the features and of their squares; the weighted mean of these is the whole's."""
+    w = torch.ones_like(z[:, 0]) if me.train.w is None else me.train.w
+    return torch.stack([w @ z, w @ z.square()]) / me.size.clamp(min=1.0)
+
+
+def _draw(among: Tensor, key: Key, n: int) -> Tensor:
+    """``n`` labels, uniform over those that ``among`` [C] marks (any label if it marks none)."""
+    nth = keys.randint(key, among.sum().clamp(min=1), n)
+    return (among.cumsum(0).unsqueeze(0) <= nth.unsqueeze(1)).sum(dim=1).clamp(max=len(among) - 1)
+
+
+@lru_cache
+def _like(flow: Flow) -> Tree:
+    """A flow's names and shapes, and the weights that all clients start from."""
+    return flow.init(keys.fold_in(keys.key(0), "fcca", "flow"))
+
+
+@lru_cache
+def _start(flow: Flow) -> Tensor:
+    return vector(_like(flow))
+
+
+@lru_cache
+def _projection(width: int, dim: int) -> Tensor:
+    """``[width, dim]``: orthonormal columns, the same everywhere."""
+    q: Tensor = torch.linalg.qr(keys.normal(keys.fold_in(keys.key(0), "fcca", "projection"), width, dim)).Q
+    return q
+
+
+def _places(ids: Tensor, among: Tensor) -> Tensor:
+    """The position of every id in ``among``."""
+    where = {int(i): j for j, i in enumerate(among)}
+    return torch.tensor([where[int(i)] for i in ids], dtype=torch.int64)

@@ -1,0 +1,166 @@
+"""FedDS and FedDSMIC (Li et al., DASFAA 2022): clusters by what models answer to public indicator samples.
+
+FedDS trains plainly and serves the centres. FedDSMIC trains each centre as a good start (first-order MAML),
+from which every client takes a step or a few of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from clusterfl.client import Client, Cohort, Payload, Replies, on_client
+from clusterfl.keys import Key
+from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.parts.aggregate import mean_all, mean_by
+from clusterfl.parts.indicators import answer_divergence, indicators_of
+from clusterfl.parts.init import Start, Strategy
+from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.maml import first_order
+from clusterfl.task import Task
+from clusterfl.tree import Tree, put, take
+
+
+@dataclass(frozen=True)
+class Indicated(Clusters):
+    """The clusters, and the public samples that tell them apart."""
+
+    indicators: Tensor  # [N_o, ...]
+
+
+@dataclass(frozen=True)
+class FedDS(Method[Indicated]):
+    """One model down and up; the server assigns clients by the divergence of answers to indicator samples."""
+
+    name: ClassVar[str] = "fedds"
+    summary: ClassVar[str] = "one model down; the server assigns clients by KL of answers to public samples"
+    paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
+    reveals: ClassVar[str] = "its trained model and its number of samples"
+
+    k: int = 4
+    local: SGD = SGD()
+    init_from: Strategy = "kmeans-local"  # the paper's random start is 'independent'
+    weights: Literal["size", "uniform"] = "size"  # eq. 17; the authors' code takes the uniform mean
+
+    def __post_init__(self) -> None:
+        _check(self.k, self.weights)
+
+    def init(self, task: Task, cohort: Cohort, key: Key) -> Indicated:
+        return begin(self.init_from, task, cohort, key, self.k, self.local)
+
+    def round(self, state: Indicated, cohort: Cohort) -> Indicated:
+        got = cohort.run(self.client_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 5-8
+        return regroup(state, cohort, got)
+
+    def serve(self, state: Indicated, ids: Tensor) -> Served:
+        return serve_clusters(state, ids)
+
+    def admit(self, state: Indicated, cohort: Cohort) -> Served:
+        got = cohort.run(self.client_update, {"theta": mean_all(state.centers)})
+        return Served(state.centers, place(state, cohort, got))
+
+    def cost(self, task: Task) -> tuple[int, int]:
+        return task.size, task.size + (4 if self.weights == "size" else 0)
+
+    @on_client
+    def client_update(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        theta = sgd(me, theta, self.local)
+        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+
+
+@dataclass(frozen=True)
+class FedDSMIC(Method[Indicated]):
+    """FedDS whose centres are starts: clients train them by MAML and serve themselves a step further."""
+
+    name: ClassVar[str] = "feddsmic"
+    summary: ClassVar[str] = "FedDS with first-order MAML: each client takes a step of its own from its centre"
+    paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
+    reveals: ClassVar[str] = "its trained model and its number of samples"
+
+    k: int = 4
+    local: SGD = SGD()  # the outer step, eq. 16: its momentum is the outer step's alone
+    init_from: Strategy = "kmeans-local"
+    weights: Literal["size", "uniform"] = "size"
+    inner_lr: float | None = None  # eta of eq. 15, and of the personal steps; None: the local rule's
+    independent: bool = True  # inner and outer batches drawn apart (eq. 14), or the same batch (eq. 16, algorithm 2)
+    personal_steps: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self.k, self.weights)
+        if self.inner_lr is not None and not self.inner_lr >= 0:
+            raise ValueError(f"inner_lr={self.inner_lr} should be at least 0")
+        if self.personal_steps < 1:
+            raise ValueError(f"personal_steps={self.personal_steps} should be at least 1")
+
+    def init(self, task: Task, cohort: Cohort, key: Key) -> Indicated:
+        return begin(self.init_from, task, cohort, key, self.k, self.local)
+
+    def round(self, state: Indicated, cohort: Cohort) -> Indicated:
+        got = cohort.run(self.client_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 5-8
+        return regroup(state, cohort, got)
+
+    def serve(self, state: Indicated, ids: Tensor) -> Served:
+        return serve_clusters(state, ids, personal=True)
+
+    def admit(self, state: Indicated, cohort: Cohort) -> Served:
+        got = cohort.run(self.client_update, {"theta": mean_all(state.centers)})
+        return Served(state.centers, place(state, cohort, got), personal=True)
+
+    def cost(self, task: Task) -> tuple[int, int]:
+        return task.size, task.size + (4 if self.weights == "size" else 0)
+
+    @property
+    def inner(self) -> SGD:
+        """The client's own step: plain, whatever the outer rule adds."""
+        lr = self.local.lr if self.inner_lr is None else self.inner_lr
+        return SGD(lr=lr, lr_decay=self.local.lr_decay, batch=self.local.batch, steps=self.personal_steps)
+
+    @on_client
+    def client_update(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        """Algorithm 2: w <- w - eps * grad l(w - eta * grad l(w; D); D')."""
+        ahead = first_order(me, self.local, self.inner.rate(me.round), independent=self.independent)
+        theta = sgd(me, theta, self.local, ahead)  # eqs. 13-16
+        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+
+    @on_client
+    def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
+        return {"theta": sgd(me, theta, self.inner)}
+
+
+# -- algorithm 1 on the server, the same for both ------------------------------------------------------
+
+
+def begin(init_from: Strategy, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Indicated:
+    """Line 1."""
+    x = indicators_of(task)  # missing samples are an error before anybody trains
+    start = Start(init_from).clusters(task, cohort, key, k, local)
+    return Indicated(start.centers, start.assign, x)
+
+
+def regroup(state: Indicated, cohort: Cohort, got: Replies) -> Indicated:
+    """Lines 9-15: every model to the old centre that answers most like it, then the mean of each cluster."""
+    scores = answer_divergence(cohort, got["theta"], state.centers, state.indicators)  # eq. 6
+    s = scores.argmin(dim=1)  # eq. 7
+    centers = mean_by(got["theta"], s, old=state.centers, weights=got.fields.get("n"))  # type: ignore[arg-type]
+    assign = put(state.assign, got.ids, s)
+    log_clusters(cohort, state.assign, assign, state.k)
+    log_margin(cohort, scores)
+    return Indicated(centers, assign, state.indicators)  # eq. 17
+
+
+def place(state: Indicated, cohort: Cohort, got: Replies) -> Tensor:
+    """Clusters of unseen clients (end of section 4.3); who did not answer gets the first."""
+    scores = answer_divergence(cohort, got["theta"], state.centers, state.indicators)
+    log_margin(cohort, scores)
+    ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
+    return put(ids, got.ids, scores.argmin(dim=1))[cohort.ids]
+
+
+def _check(k: int, weights: str) -> None:
+    if k < 1:
+        raise ValueError(f"k={k} should be at least 1")
+    if weights not in ("size", "uniform"):
+        raise ValueError(f"weights={weights!r} should be 'size' or 'uniform'")

@@ -1,0 +1,198 @@
+"""Rules of aggregation that withstand lying clients, and k-means with robust centres.
+
+A stack ``[m]`` of client models goes in, one model comes out. Robust rules count every client once: the
+sizes that clients declare are not trusted. Tolerance is per cluster: a cluster of three withstands nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.client import Fields
+from clusterfl.keys import Key
+from clusterfl.parts.aggregate import MeanBy, clusters_of, mean_all, mean_by
+from clusterfl.parts.assign import nearest
+from clusterfl.tree import Tree, concat, flat, row, rows, stack, take
+
+log = logging.getLogger(__name__)
+
+Rule = Literal["mean", "median", "trimmed", "krum", "multi-krum"]
+
+
+def check_rule(rule: str, attackers: float) -> None:
+    """Raises where a method's ``aggregate`` or ``attackers`` has no meaning."""
+    if rule not in get_args(Rule):
+        raise ValueError(f"aggregate={rule!r} should be one of {', '.join(get_args(Rule))}")
+    if not 0.0 <= attackers < 0.5:
+        raise ValueError(f"attackers={attackers} should be at least 0 and below 0.5")
+
+
+def count(attackers: float, n: int) -> int:
+    """The most liars among ``n`` clients if their share is at most ``attackers``."""
+    return int(attackers * n + 1e-9)
+
+
+# -- one model out of many ------------------------------------------------------------------------------
+
+
+def median(models: Tree) -> Tree:
+    """The median of every coordinate, halfway between the middle two where their number is even."""
+    m = rows(models)
+    return _by_coordinate(models, lambda ordered: (ordered[(m - 1) // 2] + ordered[m // 2]) / 2)
+
+
+def trimmed_mean(models: Tree, cut: int) -> Tree:
+    """The mean of every coordinate without its ``cut`` smallest and ``cut`` largest values (Yin et al., 2018)."""
+    m = rows(models)
+    if not 0 <= 2 * cut < m:
+        raise ValueError(f"cut={cut} should be at least 0 and below half of the {m} clients")
+    return _by_coordinate(models, lambda ordered: ordered[cut : m - cut].mean(dim=0))
+
+
+def krum(models: Tree, f: int, keep: int = 1) -> Tree:
+    """Krum (Blanchard et al., 2017): the model whose n - f - 2 nearest others are nearest to it.
+
+    With ``keep`` above 1, Multi-Krum: the mean of the ``keep`` best. Ties go to the first client.
+    """
+    n = rows(models)
+    if f < 0 or n < 2 * f + 3:
+        raise ValueError(f"f={f} should be at least 0 with n >= 2f + 3 clients, and there are n={n}")
+    if not 1 <= keep <= n - f:
+        raise ValueError(f"keep={keep} should be at least 1 and at most n - f = {n - f}")
+    points = flat(models).double()
+    # not by the expansion of |a - b|^2, which cancels; a model that is not finite is far from everybody
+    squares = torch.stack([(points - p).square().sum(dim=1) for p in points]).nan_to_num(nan=torch.inf)
+    scores = squares.fill_diagonal_(torch.inf).sort(dim=1).values[:, : n - f - 2].sum(dim=1)
+    best = scores.argsort(stable=True)[:keep]
+    return mean_all(take(models, best.sort().values))
+
+
+def _by_coordinate(models: Tree, f: Callable[[Tensor], Tensor]) -> Tree:
+    """``f`` on the ordered values of floating tensors (NaN goes last); integer buffers are the last client's."""
+    return {n: f(t.sort(dim=0).values) if t.is_floating_point() else t[-1] for n, t in models.items()}
+
+
+# -- by cluster -----------------------------------------------------------------------------------------
+
+
+def combine(models: Tree, rule: Rule, attackers: float) -> Tree:
+    """One model by a robust rule, where at most the share ``attackers`` of the clients lies.
+
+    Too few clients for Krum's n >= 2f + 3 get the coordinate median, which needs only n >= 2f + 1.
+    """
+    n = rows(models)
+    f = count(attackers, n)
+    if rule in ("krum", "multi-krum") and n >= 2 * f + 3:
+        return krum(models, f, 1 if rule == "krum" else n - f - 2)
+    if rule in ("krum", "multi-krum"):
+        log.info("n=%d clients are too few for Krum with f=%d: their coordinate median is taken", n, f)
+        return median(models)
+    return median(models) if rule == "median" else trimmed_mean(models, f)
+
+
+def aggregate_by(
+    theta: Tree,
+    s: Tensor,
+    *,
+    old: Tree,
+    rule: Rule = "mean",
+    attackers: float = 0.2,
+    weights: Tensor | None = None,
+) -> Tree:
+    """The models with ``s = k`` made one by ``rule``, for every k; an empty cluster keeps ``old[k]``.
+
+    ``weights`` are for the mean alone.
+    """
+    if rule == "mean":
+        return mean_by(theta, s, old=old, weights=weights)
+    found = []
+    for k in range(rows(old)):
+        members = (s == k).nonzero().flatten()
+        found.append(combine(take(theta, members), rule, attackers) if len(members) else row(old, k))
+    return stack(found)
+
+
+class CombineBy:
+    """As :class:`MeanBy` for a robust rule. It has to hold every model until the last has come."""
+
+    def __init__(
+        self, old: Tree, rule: Rule, attackers: float, *, field: str = "theta", by: str | Tensor | None = None
+    ) -> None:
+        self.old, self.rule, self.attackers, self.field, self.by = old, rule, attackers, field, by
+        self.consumes: tuple[str, ...] = (field,)
+        self.parts: list[Tree] = []
+        self.labels: list[Tensor] = []
+
+    def add(self, ids: Tensor, fields: Fields) -> None:
+        theta = fields[self.field]
+        assert isinstance(theta, dict)
+        self.parts.append(theta)
+        self.labels.append(clusters_of(self.by, ids, fields))
+
+    def result(self) -> Tree:
+        """The new centres."""
+        if not self.parts:
+            return self.old
+        s = torch.cat(self.labels)
+        return aggregate_by(concat(self.parts), s, old=self.old, rule=self.rule, attackers=self.attackers)
+
+
+def combiner(
+    rule: Rule, attackers: float, old: Tree, *, by: str | Tensor | None = None, weights: str | None = None
+) -> MeanBy | CombineBy:
+    """What replies go into: the streaming mean, or all of them for a robust rule."""
+    return MeanBy(old, by=by, weights=weights) if rule == "mean" else CombineBy(old, rule, attackers, by=by)
+
+
+# -- clustering -----------------------------------------------------------------------------------------
+
+
+def trimmed_kmeans(
+    points: Tensor, k: int, key: Key, *, attackers: float = 0.2, seedings: int = 100, iterations: int = 50
+) -> tuple[Tensor, Tensor]:
+    """Lloyd's algorithm with trimmed means as centres: labels ``[m]`` and centres ``[k, P]``.
+
+    Of every coordinate in a cluster the share ``attackers`` is cut from each end. Of many k-means++ seedings
+    the one is taken that lies nearest to the points, the same share of the points left out that is farthest,
+    so that a seed on an outlier does not pay.
+    """
+    m = len(points)
+    squares = nearest(points, points)
+    kept = m - count(attackers, m)
+    best, least = torch.arange(k), torch.inf
+    for attempt in range(seedings):
+        seeds = _plus_plus(squares, k, keys.fold_in(key, attempt))
+        cost = float(squares[:, seeds].min(dim=1).values.sort().values[:kept].sum())
+        if cost < least:
+            best, least = seeds, cost
+    centers = points[best]
+    labels = squares[:, best].argmin(dim=1)
+    for _ in range(iterations):
+        centers = torch.stack([_center(points[labels == j], centers[j], attackers) for j in range(k)])
+        found = nearest(points, centers).argmin(dim=1)
+        if torch.equal(found, labels):
+            break
+        labels = found
+    return labels, centers
+
+
+def _plus_plus(squares: Tensor, k: int, key: Key) -> Tensor:
+    """k-means++ among the points themselves: the next seed is drawn by its squared distance to the nearest."""
+    seeds = [int(keys.randint(keys.fold_in(key, "first"), len(squares)))]
+    for j in range(1, k):
+        mass = squares[:, seeds].min(dim=1).values.cumsum(dim=0)
+        draw = keys.uniform(keys.fold_in(key, j)).double() * mass[-1]
+        seeds.append(min(int(torch.searchsorted(mass, draw, right=True)), len(squares) - 1))
+    return torch.tensor(seeds)
+
+
+def _center(members: Tensor, old: Tensor, attackers: float) -> Tensor:
+    if not len(members):
+        return old
+    return trimmed_mean({"": members}, count(attackers, len(members)))[""]

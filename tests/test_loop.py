@@ -1,0 +1,156 @@
+"""The loop: who is asked, what is recorded, and what a run's outcome says."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clusterfl.data.population import Population, Shards
+from clusterfl.engines import Flaky, Serial, Stacked
+from clusterfl.loop import Schedule, Simulation
+from clusterfl.methods import METHODS, FedAvg
+from clusterfl.parts.local import SGD
+from clusterfl.testing import CLIENTS, UNSEEN, assert_equal, small_population, small_task
+
+LOCAL = SGD(lr=0.1, batch=10)
+POPULATION = small_population()
+
+
+def simulation(name: str = "fedavg", engine: Any = Serial, population: Population = POPULATION, **schedule: Any) -> Any:
+    fields: dict[str, Any] = {"k": 2} if name == "ifca" else {}
+    method = METHODS[name](local=LOCAL, **fields)
+    return Simulation(method, population, engine(small_task(), population), Schedule(**{"rounds": 3, **schedule}))
+
+
+class Spy(FedAvg):
+    """FedAvg that notes which clients it was given."""
+
+    name = "spy"
+
+    def round(self, state: Any, cohort: Any) -> Any:
+        asked.append(cohort.ids.tolist())
+        return super().round(state, cohort)
+
+
+asked: list[list[int]] = []
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5, 0.01])
+def test_sampling(participation: float) -> None:
+    def ids(seed: int) -> list[list[int]]:
+        asked.clear()
+        schedule = Schedule(rounds=6, participation=participation, seed=seed)
+        Simulation(Spy(local=LOCAL), POPULATION, Serial(small_task(), POPULATION), schedule).run()
+        return list(asked)
+
+    rounds = ids(0)
+    assert all(len(r) == max(1, round(participation * CLIENTS)) for r in rounds)
+    assert all(r == sorted(set(r)) and max(r) < CLIENTS for r in rounds)
+    assert rounds == ids(0)
+    if participation < 1:
+        assert len({tuple(r) for r in rounds}) > 1 and rounds != ids(1)
+
+
+def test_records_and_outcome_of_ifca() -> None:
+    sim = simulation("ifca", rounds=4)
+    outcome = sim.run()
+    assert [r.round for r in outcome.records] == [0, 1, 2, 3, 4]
+    last = outcome.records[-1]
+    assert outcome.accuracy.mean == pytest.approx(float(last.accuracy.mean()))
+    assert outcome.clusters.ari == 1.0 and outcome.clusters_found == 2
+    assert outcome.intra > 0.8 > 0.3 > outcome.inter
+    assert outcome.unseen.shape == (UNSEEN,) and float(outcome.unseen.mean()) > 0.8
+    assert POPULATION.truth is not None
+    names = {int(POPULATION.truth[i]): int(outcome.served.index[i]) for i in range(CLIENTS)}
+    assert outcome.unseen_assign.tolist() == [names[int(k)] for k in POPULATION.truth[CLIENTS:]]
+    up = [r.bytes_up for r in outcome.records]
+    assert all(b > a for a, b in itertools.pairwise(up)) and outcome.bytes_up >= up[-1]
+    assert outcome.seconds == pytest.approx(sum(r.seconds for r in outcome.records))
+
+
+def test_evaluation_is_neither_traffic_nor_training() -> None:
+    often, seldom = simulation(rounds=4), simulation(rounds=4, eval_every=3)
+    one, two = often.run(), seldom.run()
+    assert [r.measured for r in two.records] == [True, False, False, True, True]
+    assert_equal(one.state, two.state, "state")
+    assert one.records[-1].bytes_down == two.records[-1].bytes_down
+    assert torch.equal(one.records[-1].accuracy, two.records[-1].accuracy)
+
+
+def test_the_same_seed_gives_the_same_run_and_steps_equal_run() -> None:
+    whole = simulation("ifca", participation=0.5)
+    by_hand = simulation("ifca", participation=0.5)
+    outcome = whole.run()
+    by_hand.start()
+    for _ in range(3):
+        by_hand.step()
+    assert_equal(outcome.state, by_hand.finish().state, "state")
+    other = simulation("ifca", participation=0.5, seed=1).run()
+    assert not torch.equal(outcome.records[-1].accuracy, other.records[-1].accuracy)
+
+
+def test_a_run_can_be_taken_up_between_rounds() -> None:
+    whole = simulation("local", participation=0.5, rounds=4)
+    outcome = whole.run()
+    first = simulation("local", participation=0.5, rounds=4)
+    first.start()
+    first.step()
+    first.step()
+    second = simulation("local", participation=0.5, rounds=4)
+    second.state, second.round, second.records = first.state, first.round, list(first.records)
+    second.engine.set_states(first.engine.states())
+    again = second.run()
+    assert torch.equal(outcome.records[-1].accuracy, again.records[-1].accuracy)
+    assert_equal(dict(whole.engine.states()), dict(second.engine.states()), "kept")
+
+
+def test_stacked_and_serial_agree() -> None:
+    one, two = simulation("ifca").run(), simulation("ifca", Stacked).run()
+    assert torch.equal(one.records[-1].assign, two.records[-1].assign)
+    assert torch.allclose(one.records[-1].loss, two.records[-1].loss, atol=1e-4)
+
+
+def test_a_round_that_nobody_answers_leaves_the_state(caplog: pytest.LogCaptureFixture) -> None:
+    population = small_population()
+    engine = Flaky(Serial(small_task(), population), 0.0)
+    sim = Simulation(FedAvg(local=LOCAL), population, engine, Schedule(rounds=2))
+    sim.start()
+    before = sim.state
+    engine.drop = 1.0
+    record = sim.step()
+    assert sim.state is before and record.logged["no_replies"] == 1.0
+    assert "leaves the state unchanged" in caplog.text
+    engine.drop = 0.0
+    sim.step()
+    assert sim.state is not before
+
+
+def with_sizes(*sizes: int) -> Population:
+    def parts(extra: int) -> Shards:
+        made: list[tuple[Tensor, Tensor]] = [(torch.randn(n + extra, 6), torch.arange(n + extra) % 3) for n in sizes]
+        return Shards.from_parts(made)
+
+    return Population(parts(0), parts(4), len(sizes), 3)
+
+
+def test_clients_without_data_take_no_part(caplog: pytest.LogCaptureFixture) -> None:
+    population = with_sizes(8, 0, 5, 0)
+    sim = simulation(population=population)
+    assert "take no part: [1, 3]" in caplog.text and sim.active.tolist() == [0, 2]
+    outcome = sim.run()
+    assert outcome.clusters is None and outcome.unseen is None
+    assert outcome.accuracy.mean == outcome.accuracy.mean  # measured on all four
+    with pytest.raises(ValueError, match="at least one"):
+        simulation(population=with_sizes(0, 0))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": -1}, {"participation": 0.0}, {"participation": 1.1}, {"eval_every": 0}], ids=str
+)
+def test_schedules_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="should be"):
+        Schedule(**wrong)
