@@ -29,6 +29,20 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 
 
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """The ``[checkpoint]`` table."""
+
+    every: int = 1  # rounds between checkpoints; 0: none
+    keep: int = 2  # how many stay
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ValueError(f"every={self.every} should be at least 0")
+        if self.keep < 2:
+            raise ValueError(f"keep={self.keep} should be at least 2: a damaged one needs one before it")
+
+
 class CheckpointError(ClusterflError):
     """A checkpoint that is missing, damaged or belongs to another run."""
 
@@ -66,13 +80,20 @@ def exclusive(folder: Path) -> Iterator[None]:
 class Checkpoints:
     """The checkpoints of one run's folder."""
 
-    def __init__(self, folder: Path, *, config: str, data: str, version: str, every: int = 1, keep: int = 2) -> None:
+    def __init__(self, folder: Path, rule: CheckpointConfig, *, config: str, data: str, version: str) -> None:
         self.folder = folder / "checkpoints"
         self.config, self.data, self.version = config, data, version
-        self.every, self.keep = every, keep
+        self.every, self.keep = rule.every, rule.keep
+
+    def clear(self) -> None:
+        """Forgets an earlier run in this folder."""
+        for path in [*self._files(), self._log, *self.folder.glob(".*.tmp")]:
+            path.unlink(missing_ok=True)
 
     def save(self, sim: Simulation) -> None:
         """Writes the journal's new entry and, every few rounds, a checkpoint."""
+        if not self.every:
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         self._journal(sim.records[-1])
         if sim.round % self.every and sim.round != sim.schedule.rounds:
@@ -112,8 +133,7 @@ class Checkpoints:
             return True
         if files:
             raise CheckpointError(f"no checkpoint in {self.folder} can be read; the run has to be started again")
-        with contextlib.suppress(FileNotFoundError):
-            self._log.unlink()
+        self._log.unlink(missing_ok=True)
         return False
 
     def _check(self, path: Path, snapshot: Snapshot) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, 
 from pydantic_core import ErrorDetails
 
 from clusterfl import keys, tables
+from clusterfl.checkpoint import CheckpointConfig
 from clusterfl.data.population import Population
 from clusterfl.data.scenario import DataConfig, build
 from clusterfl.engines.make import EngineConfig, Load, check_device, make_engine, resolve
@@ -40,9 +42,7 @@ class ModelConfig:
     @staticmethod
     def read(table: Mapping[str, Any]) -> ModelConfig:
         given = dict(table)
-        name = given.pop("name", ModelConfig.name)
-        if name not in MODELS:
-            raise tables.choice("model.name", name, MODELS, "a known model")
+        name = tables.choice("model.name", given.pop("name", ModelConfig.name), MODELS, "a known model")
         entry = MODELS[name]
         hints, params = tables.hints_of(entry.builder), dict(entry.params)
         for key, value in given.items():
@@ -71,6 +71,7 @@ class Config(BaseModel):
     method: InstanceOf[Method[Any]] = Field(default_factory=dict, validate_default=True)
     methods: dict[str, Table] = Field(default_factory=dict, description="parameters of other methods, for compare")
     engine: InstanceOf[EngineConfig] = Field(default_factory=EngineConfig)
+    checkpoint: InstanceOf[CheckpointConfig] = Field(default_factory=CheckpointConfig)
 
     # -- from tables ---------------------------------------------------------------------------------
 
@@ -109,11 +110,11 @@ class Config(BaseModel):
         except ValidationError as e:
             raise _sentence(e.errors()[0]) from None
 
-    @field_validator("data", "local", "engine", "model", mode="before")
+    @field_validator("data", "local", "engine", "model", "checkpoint", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
-        kind = {"data": DataConfig, "local": SGD, "engine": EngineConfig, "model": ModelConfig}[info.field_name]
+        kind = {**_TABLES, "model": ModelConfig}[info.field_name]
         if isinstance(value, kind):
             return value
         table = as_table(value, info.field_name)
@@ -129,8 +130,7 @@ class Config(BaseModel):
     @classmethod
     def _check_methods(cls, value: Any) -> Any:
         for name, table in as_table(value, "methods").items():
-            if name not in METHODS:
-                raise tables.choice("methods", name, METHODS, "the names of known methods")
+            tables.choice("methods", name, METHODS, "the names of known methods")
             read_method({**as_table(table, f"methods.{name}"), "name": name}, f"methods.{name}", SGD())
         return value
 
@@ -151,11 +151,18 @@ class Config(BaseModel):
             "local": tables.write(self.local),
             "method": write_method(self.method),
             "engine": tables.write(self.engine),
+            "checkpoint": tables.write(self.checkpoint),
         }
         return {**written, "methods": self.methods} if self.methods else written
 
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
+
+    def digest(self) -> str:
+        """SHA-256 of what a resumed run may not change: all but its length and how it is carried out."""
+        fixed = {k: v for k, v in self.table().items() if k not in ("rounds", "checkpoint", "methods")}
+        fixed["engine"] = {k: v for k, v in fixed["engine"].items() if k != "workers"}
+        return hashlib.sha256(tomli_w.dumps(fixed).encode()).hexdigest()
 
     # -- variations and the run ----------------------------------------------------------------------
 
@@ -204,9 +211,7 @@ class Built:
 def read_method(table: Any, path: str, local: SGD) -> Method[Any]:
     """A method from its table; fields that are methods themselves (``base``) are tables with a name again."""
     given = as_table(table, path)
-    name = given.pop("name", "ifca")
-    if name not in METHODS:
-        raise tables.choice(dotted(path, "name"), name, METHODS, "a known method")
+    name = tables.choice(dotted(path, "name"), given.pop("name", "ifca"), METHODS, "a known method")
 
     def convert(hint: Any, value: Any, where: str) -> Any:
         if not is_method(hint):
@@ -259,8 +264,7 @@ def check_k(method: Method[Any], clients: int, path: str = "method") -> None:
 
 def _switched(table: Mapping[str, Any], name: str) -> Table:
     """The ``[method]`` table when another method is asked for: its own parameters, and the common k."""
-    if name not in METHODS:
-        raise tables.choice("method.name", name, METHODS, "a known method")
+    tables.choice("method.name", name, METHODS, "a known method")
     before, own = table.get("method"), table.get("methods", {})
     new = dict(own.get(name, {})) if isinstance(own, dict) else {}
     k = before.get("k") if isinstance(before, dict) else None
@@ -336,7 +340,7 @@ def known_keys() -> dict[str, str]:
     return found | {"k": "method.k", "init": "method.init"} | {name: name for name in Config.model_fields}
 
 
-_TABLES: dict[str, Any] = {"engine": EngineConfig, "data": DataConfig, "local": SGD}
+_TABLES: dict[str, Any] = {"engine": EngineConfig, "data": DataConfig, "local": SGD, "checkpoint": CheckpointConfig}
 
 
 def _better(error: UnknownKey) -> UnknownKey:

@@ -46,6 +46,24 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
     return found
 
 
+class RoundsFile:
+    """``rounds.jsonl`` as it grows: one line a round, there as soon as the round is over."""
+
+    def __init__(self, folder: Path, population: Population) -> None:
+        self.path, self.population = folder / "rounds.jsonl", population
+
+    def restart(self, records: Sequence[Record]) -> None:
+        """Only the rounds of a run that is taken up again."""
+        write(self.path, "".join(self._line(r) for r in records).encode())
+
+    def add(self, record: Record) -> None:
+        with self.path.open("a", encoding="utf-8") as f:
+            f.write(self._line(record))
+
+    def _line(self, record: Record) -> str:
+        return json.dumps(round_row(record, self.population)) + "\n"
+
+
 def round_row(record: Record, population: Population) -> dict[str, Any]:
     """A line of ``rounds.jsonl``."""
     known = ~record.accuracy.isnan()

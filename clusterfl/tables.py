@@ -53,12 +53,14 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     return plain[found[0]] if found else None
 
 
-def choice(path: str, value: Any, known: Iterable[str], what: str) -> ConfigError:
-    """``value`` is none of the known names."""
+def choice(path: str, value: Any, known: Iterable[str], what: str) -> str:
+    """``value``, if it is one of the known names."""
     names = list(known)
+    if isinstance(value, str) and value in names:
+        return value
     close = closest(str(value), names)
     end = f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
-    return ConfigError(f"{shown(path, value)} should be {what}; {end}")
+    raise ConfigError(f"{shown(path, value)} should be {what}; {end}")
 
 
 def as_table(value: Any, path: str) -> Table:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,43 +31,93 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More on standard error; -vv: all of it.")]
 
 
-def set_logging(verbose: int, quiet: bool = False) -> None:
-    from rich.console import Console
-    from rich.logging import RichHandler
+class Standard(logging.Handler):
+    """Log lines on standard error, above a live display if there is one."""
 
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(self.format(record), err=True)
+
+
+def set_logging(verbose: int, quiet: bool = False) -> None:
     level = logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
-    logging.basicConfig(level=level, format="%(message)s", handlers=[handler], force=True)
+    logging.basicConfig(level=level, format="%(levelname)s: %(message)s", handlers=[Standard()], force=True)
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
 
 
 def say_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
 
 
-def check_out(folder: Path, config_toml: str, force: bool) -> None:
+def check_out(folder: Path, config: str, force: bool) -> None:
     """A folder that holds another run is not written over; the same run may be run again."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder} should be a folder, but is a file")
     there = folder / "config.toml"
-    if there.exists() and not force and there.read_text(encoding="utf-8") != config_toml:
+    if there.exists() and not force and _what(there.read_text(encoding="utf-8")) != _what(config):
         raise ConfigError(f"--out {folder} holds another run and should be a new folder, or add --force")
 
 
+def _what(config: str) -> Any:
+    """What is run: all but the engine, which "auto" may choose anew."""
+    try:
+        table = tomllib.loads(config)
+    except tomllib.TOMLDecodeError:
+        return None
+    return [line for line in config.splitlines() if line.startswith("#")], {**table, "engine": None}
+
+
 def simulate(built: Built, display: Display, label: str) -> Outcome:
-    """The whole run, shown as it goes."""
+    """The whole run, shown as it goes; nothing is written."""
+    return _simulate(built, display, label, lambda: False, lambda: None)
+
+
+def simulate_into(folder: Path, built: Built, display: Display, label: str, *, resume: bool) -> Outcome:
+    """The whole run, checkpointed into its folder as it goes; ``resume`` goes on where an earlier one ended."""
+    from clusterfl import __version__
+    from clusterfl.checkpoint import Checkpoints
+    from clusterfl.results import RoundsFile, write
+
+    sim, config = built.simulation, built.config
+    saved = Checkpoints(
+        folder, config.checkpoint, config=config.digest(), data=sim.population.digest, version=__version__
+    )
+    rounds = RoundsFile(folder, sim.population)
+
+    def restore() -> bool:
+        if resume and saved.restore(sim):
+            rounds.restart(sim.records)
+            return True
+        saved.clear()
+        rounds.restart([])
+        return False
+
+    def save() -> None:
+        rounds.add(sim.records[-1])
+        saved.save(sim)
+
+    write(folder / "config.toml", config.toml().encode())
+    return _simulate(built, display, label, restore, save)
+
+
+def _simulate(
+    built: Built, display: Display, label: str, restore: Callable[[], bool], save: Callable[[], None]
+) -> Outcome:
     from clusterfl.results import round_row
 
     simulation = built.simulation
-    population = simulation.population
     display.start(label, simulation.schedule.rounds)
     with simulation.engine:
-        try:
-            record = simulation.start()
-        except ValueError as e:  # a start that this config makes impossible
-            raise ConfigError(f"method: {e}") from e
-        display.update(round_row(record, population))
+        if not restore():
+            try:
+                simulation.start()
+            except ValueError as e:  # a start that this config makes impossible
+                raise ConfigError(f"method: {e}") from e
+            save()
+        display.update(round_row(simulation.records[-1], simulation.population))
         while simulation.round < simulation.schedule.rounds:
-            display.update(round_row(simulation.step(), population))
+            record = simulation.step()
+            save()
+            display.update(round_row(record, simulation.population))
         return simulation.finish()
 
 

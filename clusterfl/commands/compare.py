@@ -128,8 +128,7 @@ def parse_methods(text: str) -> list[str]:
 
     asked = [name.strip() for name in text.split(",") if name.strip()]
     for name in asked:
-        if name not in METHODS:
-            raise choice("--methods", name, METHODS, "known methods")
+        choice("--methods", name, METHODS, "known methods")
     return list(dict.fromkeys([*(n for n in ALWAYS if n not in asked), *asked]))
 
 

@@ -23,8 +23,8 @@ def methods(name: Name = None, json: Json = False) -> None:
     from clusterfl.methods import METHODS
     from clusterfl.tables import choice
 
-    if name is not None and name not in METHODS:
-        raise choice("method", name, METHODS, "a known method")
+    if name is not None:
+        choice("method", name, METHODS, "a known method")
     entries = [about_method(METHODS[n]) for n in ([name] if name else METHODS)]
     if json:
         say_json(entries[0] if name else entries)
@@ -67,8 +67,8 @@ def models(name: Name = None, json: Json = False) -> None:
     from clusterfl.models import MODELS
     from clusterfl.tables import choice, describe, hints_of, plain
 
-    if name is not None and name not in MODELS:
-        raise choice("model", name, MODELS, "a known model")
+    if name is not None:
+        choice("model", name, MODELS, "a known model")
     entries: list[dict[str, Any]] = []
     for n in [name] if name else MODELS:
         entry = MODELS[n]
@@ -95,8 +95,8 @@ def datasets(name: Name = None, data_root: DataRoot = None, json: Json = False) 
     from clusterfl.data.sources import data_root as folder_of
     from clusterfl.tables import choice, describe, docs_of, hints_of, plain
 
-    if name is not None and name not in SOURCES:
-        raise choice("source", name, SOURCES, "a known dataset")
+    if name is not None:
+        choice("source", name, SOURCES, "a known dataset")
     root = folder_of(data_root)
     hints, docs = hints_of(DataConfig), docs_of(DataConfig)
     keys = [

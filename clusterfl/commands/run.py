@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +21,11 @@ from clusterfl.commands.common import (
     picture,
     say_json,
     set_logging,
-    simulate,
+    simulate_into,
 )
+
+if TYPE_CHECKING:
+    from clusterfl.config import Built
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +38,7 @@ def run(
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed (over the config's).")] = None,
     out: Out = None,
     force: Force = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
     data_root: DataRoot = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -49,17 +54,25 @@ def run(
     """
     set_logging(verbose, quiet)
     from clusterfl.config import Config
-    from clusterfl.progress import display
-    from clusterfl.results import write_run
 
     chosen = Config.load(config, set_, seed=seed, data_root=data_root)
     built = chosen.build()
     folder = out or default_out(built.config)
     check_out(folder, built.config.toml(), force)
+    carry_out(built, folder, resume=resume, json=json, quiet=quiet)
+
+
+def carry_out(built: Built, folder: Path, *, resume: bool, json: bool, quiet: bool) -> None:
+    """The run in its folder, which nobody else may use meanwhile; then what it found."""
+    from clusterfl.checkpoint import exclusive
+    from clusterfl.progress import display
+    from clusterfl.results import write_run
+
     population = built.simulation.population
-    with display(quiet) as shown:
-        outcome = simulate(built, shown, f"{chosen.method.name} on {population.name}")
-    summary = write_run(folder, built.config, population, outcome)
+    label = f"{built.config.method.name} on {population.name}"
+    with exclusive(folder), display(quiet) as shown:
+        outcome = simulate_into(folder, built, shown, label, resume=resume)
+        summary = write_run(folder, built.config, population, outcome)
     if json:
         say_json(summary)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -10,9 +9,8 @@ import torch
 from torch import Tensor
 
 from clusterfl.client import Client, Cohort, Payload, on_client
-from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
-from clusterfl.method import Clusters, Method, Served, State, log_clusters, log_margin, serve_clusters
+from clusterfl.method import Clusters, Method, Served, State, log_clusters, serve_clusters
 from clusterfl.parts.aggregate import mean_by
 from clusterfl.parts.hierarchy import bipartition, cosine
 from clusterfl.parts.init import first_net

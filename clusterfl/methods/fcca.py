@@ -148,11 +148,11 @@ class FCCA(Method[FCCAState]):
         return looks
 
     def _remember(self, state: FCCAState, cohort: Cohort, ids: Tensor, flows: Tensor) -> FCCAState:
-        """What the new flows generate; a flow that is no longer finite is not looked at."""
+        """What the new flows generate; a client whose flow diverged is known by its last good one."""
         looks = self._looks(state, cohort, flows)
-        good = looks.flatten(1).isfinite().all(dim=1)
+        good = flows.any(dim=1) & looks.flatten(1).isfinite().all(dim=1)
         if not bool(good.all()):
-            log.warning("flows of clients %s are not finite: their last finite ones count", ids[~good].tolist())
+            log.warning("the flows of clients %s diverged and begin anew", ids[~good].tolist())
         cohort.log(flows_lost=(~good).sum().item())
         ids = ids[good]
         return replace(state, looks=put(state.looks, ids, looks[good]), fits=put(state.fits, ids, state.fits[ids] + 1))
@@ -190,8 +190,8 @@ class FCCA(Method[FCCAState]):
         # The flow sees the encoder as received, which is the same for every client (Fig. 1, step 1); Algorithm 1
         # trains the encoder first, and then no two clients' features would live in the same space.
         z = self._features(me, theta)
-        flow = self._fit(me, z, moments, self.flow_steps)
-        me.keep(flow=flow)
+        flow, whole = self._fit(me, z, moments, self.flow_steps)
+        me.keep(flow=torch.where(whole, flow, _start(self.flow(me.task)).to(flow.device)))
         if self.per:
             theta = {**theta, **(me.tree("head") or {})}
         theta = sgd(me, theta, self.local, proximal(theta, self.prox))
@@ -204,7 +204,8 @@ class FCCA(Method[FCCAState]):
     @on_client
     def introduce(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
         """A newcomer's flow, after as many steps as the others had before the first clustering."""
-        return {"flow": self._fit(me, self._features(me, theta), moments, self.flow_steps * max(self.warmup, 1))}
+        flow, _ = self._fit(me, self._features(me, theta), moments, self.flow_steps * max(self.warmup, 1))
+        return {"flow": flow}
 
     @on_client
     def own_head(self, me: Client, theta: Tree) -> dict[str, Payload]:
@@ -220,12 +221,11 @@ class FCCA(Method[FCCAState]):
         z = torch.cat([me.task.features(theta, x) for x, _, _ in me.train.pieces()])
         return z if me.task.width <= self.dim else z @ _projection(me.task.width, self.dim).to(z.device)
 
-    def _fit(self, me: Client, z: Tensor, moments: Tensor, steps: int) -> Tensor:
-        """The client's flow after some more steps of conditional maximum likelihood (eq. 3), as a vector."""
+    def _fit(self, me: Client, z: Tensor, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """The client's flow after some more steps of conditional maximum likelihood (eq. 3), as a vector, and
+        whether it is finite. One that is not becomes zero: the flow that knows nothing, N(0, I) for every label."""
         flow, classes = self.flow(me.task), me.task.classes
-        start = _start(flow).to(z.device)
-        kept = me.state.get("flow", start)
-        kept = torch.where(kept.isfinite().all(), kept, start)  # a flow that was lost begins anew
+        found = me.state.get("flow", _start(flow).to(z.device))
         z = (z - moments[0]) / moments[1]
         shard = Shard(z, me.train.y, torch.arange(me.train.length, device=z.device), me.train.n, me.train.ragged)
         batches = replace(me, train=shard).batches(size=self.flow_batch, steps=steps, stream=1)
@@ -248,14 +248,15 @@ class FCCA(Method[FCCAState]):
 
         if self.recipe == "literal":
             for batch in batches:
-                kept = kept - (self.flow_lr or 0.01) * gradient(batch, kept)
-            return kept
-        return adam(
-            lambda at, _: {"flow": clipped([gradient(next(batches), at["flow"])], CLIP)[0]},
-            {"flow": kept},
-            steps,
-            self.flow_lr or 2e-3,
-        )["flow"]
+                found = found - (self.flow_lr or 0.01) * gradient(batch, found)
+        else:
+
+            def step(at: Tree, _: int) -> Tree:
+                return {"flow": clipped([gradient(next(batches), at["flow"])], CLIP)[0]}
+
+            found = adam(step, {"flow": found}, steps, self.flow_lr or 2e-3)["flow"]
+        whole = found.isfinite().all()
+        return torch.where(whole, found, 0.0), whole
 
 
 MOMENTS = "feature moments"  # beside the encoder's parameters, for the same weighted mean

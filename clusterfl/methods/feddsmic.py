@@ -6,7 +6,7 @@ from which every client takes a step or a few of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -18,10 +18,14 @@ from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin,
 from clusterfl.parts.aggregate import mean_all, mean_by
 from clusterfl.parts.indicators import answer_divergence, indicators_of
 from clusterfl.parts.init import Start, Strategy
-from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.local import SGD, Train, sgd
 from clusterfl.parts.maml import first_order
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, take
+
+# section 5.2. With much shorter local training a client's model is told from the centres by how sure it is of
+# its answers more than by what they are, and clusters merge (docs/methods/fedds.md).
+PAPER = SGD(lr=0.01, momentum=0.9, steps=20, batch=32)
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,13 @@ class FedDS(Method[Indicated]):
     reveals: ClassVar[str] = "its trained model and its number of samples"
 
     k: int = 4
-    local: SGD = SGD()
+    local: SGD = PAPER
     init_from: Strategy = "kmeans-local"  # the paper's random start is 'independent'
     weights: Literal["size", "uniform"] = "size"  # eq. 17; the authors' code takes the uniform mean
+    admit_epochs: int = 10  # how long an unseen client trains before it is placed: "a few" (section 4.3)
 
     def __post_init__(self) -> None:
-        _check(self.k, self.weights)
+        _check(self.k, self.weights, self.admit_epochs)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Indicated:
         return begin(self.init_from, task, cohort, key, self.k, self.local)
@@ -59,8 +64,7 @@ class FedDS(Method[Indicated]):
         return serve_clusters(state, ids)
 
     def admit(self, state: Indicated, cohort: Cohort) -> Served:
-        got = cohort.run(self.client_update, {"theta": mean_all(state.centers)})
-        return Served(state.centers, place(state, cohort, got))
+        return Served(state.centers, place(state, cohort, self.local, self.admit_epochs))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + (4 if self.weights == "size" else 0)
@@ -81,15 +85,16 @@ class FedDSMIC(Method[Indicated]):
     reveals: ClassVar[str] = "its trained model and its number of samples"
 
     k: int = 4
-    local: SGD = SGD()  # the outer step, eq. 16: its momentum is the outer step's alone
+    local: SGD = PAPER  # the outer step, eq. 16: its momentum is the outer step's alone
     init_from: Strategy = "kmeans-local"
     weights: Literal["size", "uniform"] = "size"
+    admit_epochs: int = 10
     inner_lr: float | None = None  # eta of eq. 15, and of the personal steps; None: the local rule's
     independent: bool = True  # inner and outer batches drawn apart (eq. 14), or the same batch (eq. 16, algorithm 2)
     personal_steps: int = 1
 
     def __post_init__(self) -> None:
-        _check(self.k, self.weights)
+        _check(self.k, self.weights, self.admit_epochs)
         if self.inner_lr is not None and not self.inner_lr >= 0:
             raise ValueError(f"inner_lr={self.inner_lr} should be at least 0")
         if self.personal_steps < 1:
@@ -106,8 +111,7 @@ class FedDSMIC(Method[Indicated]):
         return serve_clusters(state, ids, personal=True)
 
     def admit(self, state: Indicated, cohort: Cohort) -> Served:
-        got = cohort.run(self.client_update, {"theta": mean_all(state.centers)})
-        return Served(state.centers, place(state, cohort, got), personal=True)
+        return Served(state.centers, place(state, cohort, self.local, self.admit_epochs), personal=True)
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + (4 if self.weights == "size" else 0)
@@ -151,16 +155,22 @@ def regroup(state: Indicated, cohort: Cohort, got: Replies) -> Indicated:
     return Indicated(centers, assign, state.indicators)  # eq. 17
 
 
-def place(state: Indicated, cohort: Cohort, got: Replies) -> Tensor:
-    """Clusters of unseen clients (end of section 4.3); who did not answer gets the first."""
+def place(state: Indicated, cohort: Cohort, local: SGD, epochs: int) -> Tensor:
+    """Clusters of unseen clients (end of section 4.3); one that does not answer gets the first.
+
+    They start from the mean of the centres, which the paper leaves open: it favours none of them.
+    """
+    trainer = Train(replace(local, epochs=epochs, steps=None))
+    got = cohort.run(trainer.train, {"theta": mean_all(state.centers)})
     scores = answer_divergence(cohort, got["theta"], state.centers, state.indicators)
     log_margin(cohort, scores)
     ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
     return put(ids, got.ids, scores.argmin(dim=1))[cohort.ids]
 
 
-def _check(k: int, weights: str) -> None:
-    if k < 1:
-        raise ValueError(f"k={k} should be at least 1")
+def _check(k: int, weights: str, admit_epochs: int) -> None:
+    for name, value in (("k", k), ("admit_epochs", admit_epochs)):
+        if value < 1:
+            raise ValueError(f"{name}={value} should be at least 1")
     if weights not in ("size", "uniform"):
         raise ValueError(f"weights={weights!r} should be 'size' or 'uniform'")

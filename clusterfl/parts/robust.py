@@ -167,7 +167,7 @@ def trimmed_kmeans(
     kept = m - count(attackers, m)
     best, least = torch.arange(k), torch.inf
     for attempt in range(seedings):
-        seeds = _plus_plus(squares, k, keys.fold_in(key, attempt))
+        seeds = _plus_plus(squares, k, kept, keys.fold_in(key, attempt))
         cost = float(squares[:, seeds].min(dim=1).values.sort().values[:kept].sum())
         if cost < least:
             best, least = seeds, cost
@@ -182,11 +182,15 @@ def trimmed_kmeans(
     return labels, centers
 
 
-def _plus_plus(squares: Tensor, k: int, key: Key) -> Tensor:
-    """k-means++ among the points themselves: the next seed is drawn by its squared distance to the nearest."""
+def _plus_plus(squares: Tensor, k: int, kept: int, key: Key) -> Tensor:
+    """k-means++ among the points themselves: the next seed is drawn by its squared distance to the nearest.
+
+    No distance counts for more than the ``kept``-th, or outliers would always be drawn.
+    """
     seeds = [int(keys.randint(keys.fold_in(key, "first"), len(squares)))]
     for j in range(1, k):
-        mass = squares[:, seeds].min(dim=1).values.cumsum(dim=0)
+        far = squares[:, seeds].min(dim=1).values
+        mass = far.clamp(max=float(far.sort().values[kept - 1])).cumsum(dim=0)
         draw = keys.uniform(keys.fold_in(key, j)).double() * mass[-1]
         seeds.append(min(int(torch.searchsorted(mass, draw, right=True)), len(squares) - 1))
     return torch.tensor(seeds)

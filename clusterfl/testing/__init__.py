@@ -158,12 +158,16 @@ def check_method(
     _check_cost(method, task, population, reference)
     _check_admit(method, serial, reference)
     if counterpart is not None:
-        single, simple = (m.serve(play(m, Serial(task, population)), ids) for m in (method, counterpart))
-        what = f"{method.name} with one cluster and {counterpart.name}"
-        for i in ids.tolist():
-            mine = {n: t[int(single.index[i])] for n, t in single.models.items()}
-            theirs = {n: t[int(simple.index[i])] for n, t in simple.models.items()}
-            assert_equal(mine, theirs, what)
+        check_same(method, counterpart)
+
+
+def check_same(method: Method[Any], counterpart: Method[Any], rounds: int = 2) -> None:
+    """Two methods serve every client the same model, bit for bit."""
+    task, population, ids = small_task(), small_population(), torch.arange(CLIENTS)
+    ours, other = (m.serve(play(m, Serial(task, population), rounds), ids) for m in (method, counterpart))
+    for i in ids.tolist():
+        mine, theirs = ({n: t[int(s.index[i])] for n, t in s.models.items()} for s in (ours, other))
+        assert_equal(mine, theirs, f"{method.name} and its counterpart {counterpart.name}")
 
 
 def _check_served(method: Method[Any], served: Served, ids: Tensor) -> None:

@@ -1,0 +1,242 @@
+"""What a run leaves behind: every file, every column, the same each time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from clusterfl.config import Config
+from clusterfl.errors import DataError
+from clusterfl.loop import Outcome
+from clusterfl.results import load_models, load_modules, plain, read_manifest, write_run
+
+SMALL = [
+    "rounds=3",
+    "data.clients=8",
+    "data.samples=30",
+    "data.unseen=2",
+    "data.test_samples=100",
+    "engine.name=serial",
+]
+
+NEEDED = [
+    "method",
+    "seed",
+    "rounds",
+    "clients",
+    "k",
+    "accuracy_mean",
+    "accuracy_weighted",
+    "accuracy_std",
+    "accuracy_bottom5",
+    "accuracy_top5_rounds",
+    "ari",
+    "nmi",
+    "clusters_found",
+    "intra_accuracy",
+    "inter_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "assignments",
+    "unseen_accuracy",
+]
+
+
+def done(folder: Path, *overrides: str) -> tuple[Config, Outcome, dict[str, Any]]:
+    built = Config.load(None, [*SMALL, *overrides]).build()
+    outcome = built.simulation.run()
+    return built.config, outcome, write_run(folder, built.config, built.simulation.population, outcome)
+
+
+@pytest.fixture(scope="module")
+def ifca(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Config, Outcome, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("ifca")
+    return folder, *done(folder)
+
+
+Run = tuple[Path, Config, Outcome, dict[str, Any]]
+
+
+def test_every_file_is_there_and_nothing_else(ifca: Run) -> None:
+    files = sorted(str(p.relative_to(ifca[0])) for p in ifca[0].rglob("*") if p.is_file())
+    models = [f"models/cluster-{k}.safetensors" for k in range(4)]
+    others = ["assignments.parquet", "config.toml", "metrics.parquet", "rounds.jsonl", "summary.json"]
+    assert files == sorted([*others, *models, "models/manifest.json"])
+
+
+def test_summary(ifca: Run) -> None:
+    folder, _, outcome, returned = ifca
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary == returned and set(NEEDED) <= summary.keys()
+    assert summary["method"] == "ifca" and summary["rounds"] == 3 and summary["clients"] == 8 and summary["k"] == 4
+    last = outcome.records[-1]
+    assert summary["accuracy_mean"] == pytest.approx(float(last.accuracy.mean()))
+    assert summary["assignments"] == {str(i): int(k) for i, k in enumerate(last.assign)}
+    assert sorted(summary["unseen_assignments"]) == ["8", "9"]
+    assert summary["unseen_accuracy"] == pytest.approx(float(outcome.unseen.mean()))  # type: ignore[union-attr]
+
+
+def test_rounds(ifca: Run) -> None:
+    folder, _, outcome, _ = ifca
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in rows] == [0, 1, 2, 3]
+    for row, record in zip(rows, outcome.records, strict=True):
+        assert row["accuracy_mean"] == pytest.approx(float(record.accuracy.mean()))
+        assert row["logged"] == record.logged and row["bytes_up"] == record.bytes_up
+        assert row["clusters"] == len(record.assign.unique()) and row["moved"] == record.moved
+    assert rows[-1]["bytes_up"] > rows[1]["bytes_up"] > 0
+
+
+def test_parquet_tables_agree_with_the_summary(ifca: Run) -> None:
+    folder, _, outcome, summary = ifca
+    metrics = pq.read_table(folder / "metrics.parquet")
+    assert metrics.column_names == ["round", "client", "cluster", "metric", "value"]
+    rows = metrics.to_pylist()
+    last = {r["client"]: r for r in rows if r["round"] == 3 and r["metric"] == "accuracy"}
+    assert np.mean([r["value"] for r in last.values()]) == pytest.approx(summary["accuracy_mean"])
+    assert {str(i): r["cluster"] for i, r in last.items()} == summary["assignments"]
+    assert {r["metric"] for r in rows} == {"accuracy", "loss", "unseen_accuracy"}
+    unseen = [r["value"] for r in rows if r["metric"] == "unseen_accuracy"]
+    assert np.mean(unseen) == pytest.approx(summary["unseen_accuracy"])
+    assert len(rows) == 4 * 8 * 2 + 2
+
+    table = pq.read_table(folder / "assignments.parquet")
+    assert table.column_names == ["round", "client", "cluster", "true_cluster"]
+    final = [r for r in table.to_pylist() if r["round"] == 3]
+    found, true = [r["cluster"] for r in final], [r["true_cluster"] for r in final]
+    assert summary["ari"] == pytest.approx(adjusted_rand_score(true, found))
+    assert summary["nmi"] == pytest.approx(normalized_mutual_info_score(true, found))
+    assert table.num_rows == 4 * 8 and len(outcome.records) == 4
+
+
+def test_the_config_is_the_resolved_one(ifca: Run) -> None:
+    folder, config, _, _ = ifca
+    assert Config.load(folder / "config.toml") == config
+    assert tomllib.loads((folder / "config.toml").read_text())["engine"]["name"] == "serial"
+
+
+def strip(value: Any) -> Any:
+    """Without wall-clock times, which are the only thing that may differ."""
+    if isinstance(value, dict):
+        return {k: strip(v) for k, v in value.items() if k != "seconds"}
+    return value
+
+
+def test_the_same_config_writes_the_same(ifca: Run, tmp_path: Path) -> None:
+    folder, config, _, _ = ifca
+    built = Config.load(folder / "config.toml").build()
+    write_run(tmp_path, config, built.simulation.population, built.simulation.run())
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            continue
+        other = tmp_path / path.relative_to(folder)
+        if path.suffix in (".json", ".jsonl"):
+            mine, theirs = (
+                [strip(json.loads(text)) for text in ([p.read_text()] if p.suffix == ".json" else p.open())]
+                for p in (path, other)
+            )
+            assert mine == theirs, path.name
+        else:
+            assert path.read_bytes() == other.read_bytes(), path.name
+
+
+def test_models_come_back(ifca: Run) -> None:
+    folder, config, outcome, _ = ifca
+    manifest = read_manifest(folder)
+    assert manifest["model"] == {"name": "mclr"} and manifest["classes"] == 10 and manifest["input_shape"] == [1, 8, 8]
+    assert sorted(i for c in manifest["clusters"] for i in c["clients"]) == list(range(8))
+    trees = load_models(folder)
+    assert sorted(trees) == [0, 1, 2, 3]
+    for k, tree in trees.items():
+        assert all(torch.equal(t, outcome.served.models[n][k]) for n, t in tree.items())
+    population = config.population()
+    modules = load_modules(folder / "models")
+    right = []
+    for i in range(8):
+        x, y = population.test.of(i)
+        right.append(float((modules[int(outcome.served.index[i])](x).argmax(1) == y).float().mean()))
+    assert np.mean(right) == pytest.approx(outcome.accuracy.mean)
+
+
+def test_damaged_models_are_refused(ifca: Run, tmp_path: Path) -> None:
+    for source in (ifca[0] / "models").iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    path = tmp_path / "cluster-2.safetensors"
+    whole = path.read_bytes()
+    for at in (0, len(whole) // 2, len(whole) - 1):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1
+        path.write_bytes(bytes(flipped))
+        with pytest.raises(DataError, match="cluster-2.*changed or damaged"):
+            load_models(tmp_path)
+    path.unlink()
+    with pytest.raises(DataError, match="should be there"):
+        load_models(tmp_path)
+    for text in ("{", "[]", "{}"):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(DataError, match="manifest"):
+            load_models(tmp_path)
+    with pytest.raises(DataError, match="manifest"):
+        load_models(tmp_path / "nowhere")
+
+
+def test_a_manifest_cannot_name_files_elsewhere(ifca: Run, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"x")
+    inner = tmp_path / "models"
+    inner.mkdir()
+    manifest = read_manifest(ifca[0])
+    digest = hashlib.sha256(b"x").hexdigest()
+    manifest["clusters"] = [{"cluster": 0, "file": "../secret", "sha256": digest, "clients": []}]
+    (inner / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"models/secret should be there"):
+        load_models(inner)
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg"])
+def test_methods_without_clusters(name: str, tmp_path: Path) -> None:
+    _, _, summary = done(tmp_path, f"method.name={name}", "data.unseen=0")
+    assert set(NEEDED) <= summary.keys()
+    assert summary["k"] == summary["clusters_found"] == 1 and summary["unseen_accuracy"] is None
+    assert summary["inter_accuracy"] is None and summary["ari"] == 0.0
+    assert read_manifest(tmp_path)["personal"] is (name == "local")
+    assert sorted(load_models(tmp_path)) == [0]
+
+
+def test_without_truth_and_between_measurements(tmp_path: Path) -> None:
+    _, _, summary = done(tmp_path, "method.name=fedavg", "data.shift=none", "data.clusters=1", "eval_every=2")
+    rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [r["accuracy_mean"] is None for r in rows] == [False, True, False, False]
+    values = pq.read_table(tmp_path / "metrics.parquet").to_pylist()
+    assert sorted({r["round"] for r in values}) == [0, 2, 3]
+    assert all(math.isfinite(r["value"]) for r in values)
+    assert "NaN" not in (tmp_path / "summary.json").read_text() and summary["accuracy_mean"] is not None
+
+
+def test_writing_again_leaves_nothing_of_the_old_run(tmp_path: Path) -> None:
+    done(tmp_path)
+    done(tmp_path, "method.k=2")
+    assert sorted(p.name for p in (tmp_path / "models").iterdir()) == [
+        "cluster-0.safetensors",
+        "cluster-1.safetensors",
+        "manifest.json",
+    ]
+
+
+def test_plain() -> None:
+    assert plain({"a": float("nan"), "b": [float("inf"), 1.5], "c": {"d": None}}) == {
+        "a": None,
+        "b": [None, 1.5],
+        "c": {"d": None},
+    }
