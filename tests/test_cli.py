@@ -67,9 +67,8 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
 
 def test_a_config_file_and_overrides(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    path.write_text(
-        'rounds = 1\n[data]\nclients = 6\nclusters = 2\nsamples = 20\n[method]\nname = "fedavg"\n[engine]\nname = "serial"\n'
-    )
+    data = "[data]\nclients = 6\nclusters = 2\nsamples = 20\n"
+    path.write_text(f'rounds = 1\n{data}[method]\nname = "fedavg"\n[engine]\nname = "serial"\n')
     done = call("run", str(path), "--set", "rounds=2", "--json", "--quiet", folder=tmp_path)
     summary = json.loads(done.stdout)
     assert summary["method"] == "fedavg" and summary["rounds"] == 2 and summary["clients"] == 6
@@ -113,8 +112,9 @@ def test_bad_input_as_a_process(tmp_path: Path) -> None:
 
 
 def test_k_of_one_is_fedavg(tmp_path: Path) -> None:
-    """T22: with equal sizes the mean by cluster is FedAvg's mean, bit for bit."""
-    for name, more in (("ifca", ["method.k=1", "method.init=independent"]), ("fedavg", ["method.name=fedavg"])):
+    """T22: one cluster, started from FedAvg's net and with its weights, bit for bit."""
+    fedavg = ["method.name=fedavg", "method.weights=uniform"]
+    for name, more in (("ifca", ["method.k=1", "method.init=independent"]), ("fedavg", fedavg)):
         words = [word for setting in more for word in ("--set", setting)]
         assert call("run", *SMALL, *words, "--out", name, "--quiet", folder=tmp_path).exit_code == 0
     one, two = ((tmp_path / name / "models" / "cluster-0.safetensors").read_bytes() for name in ("ifca", "fedavg"))
@@ -137,10 +137,13 @@ def test_a_folder_of_another_run_is_not_written_over(tmp_path: Path) -> None:
     assert "is a file" in call("run", *SMALL, "--out", "file", folder=tmp_path).stderr
 
 
-def test_the_method_cannot_start(tmp_path: Path) -> None:
-    words = ["--set", "method.init=resample-balanced", "--set", "method.k=8"]
-    done = call("run", *SMALL, *words, "--out", "x", folder=tmp_path)
-    assert done.exit_code == 2 and "share=" in done.stderr and list(tmp_path.iterdir()) == []
+def test_a_start_that_fails_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*_: Any) -> None:
+        raise ValueError("share=0.9 of clients per cluster was not reached; it should be smaller")
+
+    monkeypatch.setattr(METHODS["ifca"], "init", init)
+    done = call("run", *SMALL, "--out", "x", folder=tmp_path)
+    assert done.exit_code == 2 and "error: method: share=0.9" in done.stderr and list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupt_is_130(tmp_path: Path) -> None:
@@ -219,7 +222,8 @@ def test_lists(command: str, names: Any) -> None:
 def test_one_method_in_full() -> None:
     text = call("methods", "ifca").stdout
     assert "reveals: its trained model" in text and "NeurIPS 2020" in text
-    assert "k        " in text and "init " in text and "loss-pp" in text and "local" not in text.split("parameters")[1]
+    keys = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+    assert keys[:3] == ["k", "init", "weights"] and "local" not in keys
 
 
 def test_datasets(tmp_path: Path) -> None:

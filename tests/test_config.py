@@ -71,7 +71,7 @@ def test_every_method_comes_back(name: str) -> None:
 def test_every_model_comes_back(name: str) -> None:
     config = Config.parse({"model": {"name": name}})
     assert Config.parse(tomllib.loads(config.toml())) == config
-    assert config.model.params == {n: v for n, v in MODELS[name].params.items()}
+    assert config.model.params == MODELS[name].params
 
 
 def optional(values: Any) -> Any:
@@ -185,7 +185,7 @@ class Wrapper(Method[Any]):
     name: ClassVar[str] = "wrapper"
     summary: ClassVar[str] = "a wrapper for this test"
 
-    base: Method[Any] = IFCA()
+    base: Method[Any] = IFCA()  # noqa: RUF009 (frozen)
     beta: float = 0.5
 
     def init(self, task: Any, cohort: Any, key: Any) -> Any: ...

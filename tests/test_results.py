@@ -20,37 +20,12 @@ from clusterfl.errors import DataError
 from clusterfl.loop import Outcome
 from clusterfl.results import load_models, load_modules, plain, read_manifest, write_run
 
-SMALL = [
-    "rounds=3",
-    "data.clients=8",
-    "data.samples=30",
-    "data.unseen=2",
-    "data.test_samples=100",
-    "engine.name=serial",
-]
+SMALL = ["rounds=3", "data.clients=8", "data.samples=30", "data.unseen=2", "data.test_samples=100"]
+SMALL += ["engine.name=serial"]
 
-NEEDED = [
-    "method",
-    "seed",
-    "rounds",
-    "clients",
-    "k",
-    "accuracy_mean",
-    "accuracy_weighted",
-    "accuracy_std",
-    "accuracy_bottom5",
-    "accuracy_top5_rounds",
-    "ari",
-    "nmi",
-    "clusters_found",
-    "intra_accuracy",
-    "inter_accuracy",
-    "bytes_up",
-    "bytes_down",
-    "seconds",
-    "assignments",
-    "unseen_accuracy",
-]
+NEEDED = {"method", "seed", "rounds", "clients", "k", "ari", "nmi", "clusters_found", "assignments"}
+NEEDED |= {"accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_bottom5", "accuracy_top5_rounds"}
+NEEDED |= {"intra_accuracy", "inter_accuracy", "unseen_accuracy", "bytes_up", "bytes_down", "seconds"}
 
 
 def done(folder: Path, *overrides: str) -> tuple[Config, Outcome, dict[str, Any]]:
@@ -78,7 +53,7 @@ def test_every_file_is_there_and_nothing_else(ifca: Run) -> None:
 def test_summary(ifca: Run) -> None:
     folder, _, outcome, returned = ifca
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary == returned and set(NEEDED) <= summary.keys()
+    assert summary == returned and NEEDED <= summary.keys()
     assert summary["method"] == "ifca" and summary["rounds"] == 3 and summary["clients"] == 8 and summary["k"] == 4
     last = outcome.records[-1]
     assert summary["accuracy_mean"] == pytest.approx(float(last.accuracy.mean()))
@@ -178,7 +153,7 @@ def test_damaged_models_are_refused(ifca: Run, tmp_path: Path) -> None:
         flipped = bytearray(whole)
         flipped[at] ^= 1
         path.write_bytes(bytes(flipped))
-        with pytest.raises(DataError, match="cluster-2.*changed or damaged"):
+        with pytest.raises(DataError, match=r"cluster-2.*changed or damaged"):
             load_models(tmp_path)
     path.unlink()
     with pytest.raises(DataError, match="should be there"):
@@ -207,7 +182,7 @@ def test_a_manifest_cannot_name_files_elsewhere(ifca: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["local", "fedavg"])
 def test_methods_without_clusters(name: str, tmp_path: Path) -> None:
     _, _, summary = done(tmp_path, f"method.name={name}", "data.unseen=0")
-    assert set(NEEDED) <= summary.keys()
+    assert NEEDED <= summary.keys()
     assert summary["k"] == summary["clusters_found"] == 1 and summary["unseen_accuracy"] is None
     assert summary["inter_accuracy"] is None and summary["ari"] == 0.0
     assert read_manifest(tmp_path)["personal"] is (name == "local")
