@@ -75,6 +75,9 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+        if [path.name for path in folder.iterdir()] == [".lock"]:  # nothing came of it
+            (folder / ".lock").unlink()
+            folder.rmdir()
 
 
 class Checkpoints:

@@ -98,7 +98,7 @@ class Config(BaseModel):
             if isinstance(name, str) and name != _name(table.get(kind), kind):
                 # the file's parameters were another's
                 table[kind] = _switched(table, name) if kind == "method" else {"name": name}
-        return Config.parse(_merged(table, changes, ""))
+        return Config.parse(merged(table, changes))
 
     @staticmethod
     def parse(table: Mapping[str, Any]) -> Config:
@@ -313,13 +313,13 @@ def _put(table: Table, path: Sequence[str], value: Any) -> None:
     table[path[-1]] = value
 
 
-def _merged(table: Table, changes: Table, path: str) -> Table:
+def merged(table: Table, changes: Table, path: str = "") -> Table:
     out = dict(table)
     for key, value in changes.items():
         if not isinstance(value, dict) or key not in out:
             out[key] = value
         elif isinstance(out[key], dict):
-            out[key] = _merged(out[key], value, dotted(path, key))
+            out[key] = merged(out[key], value, dotted(path, key))
         else:
             raise ConfigError(f"{dotted(path, key)} should be a value, not a table with {', '.join(value)}")
     return out

@@ -117,6 +117,7 @@ class Simulation:
         asked = max(1, round(self.schedule.participation * len(self.active)))
         chosen = keys.choice(keys.fold_in(self.root, "sample", t), len(self.active), asked)
         key = keys.fold_in(self.root, "round", t)
+        self._hold(t)
         cohort = self.engine.cohort(self.active[chosen], key, t - 1)
         try:
             self.state = self.method.round(self.state, cohort)
@@ -124,6 +125,12 @@ class Simulation:
             log.warning("round %d leaves the state unchanged: %s", t, e)
             cohort.log(no_replies=1.0)
         return self._record(cohort.logged, began)
+
+    def _hold(self, t: int) -> None:
+        """Clients whose data changes at a given round have it changed before that round."""
+        now = self.population.at(t)
+        if now is not self.engine.holds:
+            self.engine.hold(now)
 
     def run(self) -> Outcome:
         """Everything that is left, then the outcome."""
@@ -136,6 +143,7 @@ class Simulation:
     def finish(self) -> Outcome:
         """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
         last = self.records[-1]
+        self._hold(self.round)
         served = self.method.serve(self.state, self.ids)
         cross = self.engine.cross(served.models, self.ids) if served.k <= len(self.ids) // 2 + 1 else None
         if cross is None:
@@ -147,7 +155,7 @@ class Simulation:
             if served.everywhere:
                 homes = [last.accuracy[served.index == j].mean() for j in served.index.unique()]
                 intra = inter = float(torch.stack(homes).mean())
-        truth = self.population.truth
+        truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
         return Outcome(

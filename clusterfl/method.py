@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Fields, on_client
+from clusterfl.client import Client, Cohort, Fields, Replies, on_client
 from clusterfl.keys import Key
 from clusterfl.task import Task
 from clusterfl.tree import Tree, rows
@@ -139,6 +139,14 @@ def serve_clusters(state: Clusters, ids: Tensor, *, personal: bool = False) -> S
 def serve_single(theta: Tree, ids: Tensor, *, personal: bool = False) -> Served:
     models = {name: t.unsqueeze(0) for name, t in theta.items()}
     return Served(models, torch.zeros(len(ids), dtype=torch.int64), personal)
+
+
+def admitted(models: Tree, cohort: Cohort, got: Replies, s: Tensor) -> Served:
+    """Newcomers and the clusters they were given; who did not answer waits in cluster 0."""
+    index = torch.zeros(len(cohort), dtype=torch.int64)
+    place = {int(i): j for j, i in enumerate(cohort.ids)}
+    index[[place[int(i)] for i in got.ids]] = s
+    return Served(models, index)
 
 
 def log_clusters(cohort: Cohort, before: Tensor, after: Tensor, k: int) -> None:

@@ -74,7 +74,8 @@ def test_top_rounds() -> None:
 def test_intra_inter(assign: list[int], seed: int) -> None:
     cross = torch.rand(len(assign), 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     alive = sorted(set(assign))
-    home, abroad = [], []
+    home: list[float] = []
+    abroad: list[float] = []
     for j in alive:
         members = [i for i, a in enumerate(assign) if a == j]
         for k in alive:

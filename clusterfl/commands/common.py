@@ -84,18 +84,20 @@ def simulate_into(folder: Path, built: Built, display: Display, label: str, *, r
     rounds = RoundsFile(folder, sim.population)
 
     def restore() -> bool:
-        if resume and saved.restore(sim):
-            rounds.restart(sim.records)
-            return True
-        saved.clear()
-        rounds.restart([])
-        return False
+        if not (resume and saved.restore(sim)):
+            return False
+        write(folder / "config.toml", config.toml().encode())
+        rounds.restart(sim.records)
+        return True
 
     def save() -> None:
+        if sim.round == 0:  # the start has worked: only now does the folder become this run's
+            write(folder / "config.toml", config.toml().encode())
+            saved.clear()
+            rounds.restart([])
         rounds.add(sim.records[-1])
         saved.save(sim)
 
-    write(folder / "config.toml", config.toml().encode())
     return _simulate(built, display, label, restore, save)
 
 

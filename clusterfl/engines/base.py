@@ -27,7 +27,7 @@ class BaseEngine(ABC):
         self.task = task
         self.clients = population.clients
         self.traffic = Traffic()
-        self.test_rows, self.test_offsets = population.test.rows, population.test.offsets
+        self.holds = population
 
     @abstractmethod
     def execute(self, call: Call) -> Iterator[Chunk]:
@@ -45,6 +45,10 @@ class BaseEngine(ABC):
     def set_states(self, states: dict[int, Tree]) -> None:
         """Puts back what clients kept (a resume)."""
 
+    def hold(self, population: Population) -> None:
+        """From now on the same clients hold other data (a drift); what they keep stays with them."""
+        self.holds = population
+
     def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort:
         return Cohort(self, ids, key, round)
 
@@ -53,7 +57,7 @@ class BaseEngine(ABC):
 
         Clients that share a model are evaluated together, and samples that they share only once.
         """
-        shards = [self.test_rows[self.test_offsets[i] : self.test_offsets[i + 1]] for i in ids.tolist()]
+        shards = [self.holds.test.rows_of(i) for i in ids.tolist()]
         jobs: list[tuple[int, Tensor]] = []
         places: list[tuple[list[int], Tensor, int]] = []
         for k in index.unique().tolist():

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.client import Call, Chunk
+from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine
 from clusterfl.tree import Tree
 
@@ -19,7 +20,11 @@ class Wrapper(BaseEngine):
     def __init__(self, inner: BaseEngine) -> None:
         self.inner = inner
         self.task, self.clients, self.traffic = inner.task, inner.clients, inner.traffic
-        self.test_rows, self.test_offsets = inner.test_rows, inner.test_offsets
+        self.holds = inner.holds
+
+    def hold(self, population: Population) -> None:
+        super().hold(population)
+        self.inner.hold(population)
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         yield from self.inner.execute(call)

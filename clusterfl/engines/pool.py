@@ -44,10 +44,16 @@ class Pool(BaseEngine):
         self.workers = workers or os.cpu_count() or 1
         if self.workers < 1:
             raise ValueError(f"workers={workers} should be at least 1")
-        self.sizes = population.train.sizes
-        self._shards = (_shared(population.train), _shared(population.test))
         self._context = mp.get_context("spawn")
         self._kept: dict[int, Tree] = {}
+        self._members: list[_Member] = []
+        self.hold(population)
+
+    def hold(self, population: Population) -> None:
+        """Shards are handed to workers when they start, so other data means other workers."""
+        super().hold(population)
+        self.close()
+        self._shards = (_shared(population.train), _shared(population.test))
         self._members = [self._spawn() for _ in range(self.workers)]
 
     # -- the engine ----------------------------------------------------------------------------------
@@ -96,7 +102,7 @@ class Pool(BaseEngine):
 
     def _cut(self, call: Call) -> Iterator[Tensor]:
         if self.plan.stacked:
-            yield from stacking(call, self.sizes, self._kept, self.plan.chunk, exact=self.task.coupled)
+            yield from stacking(call, self.holds.train.sizes, self._kept, self.plan.chunk, exact=self.task.coupled)
             return
         # one client at a time gives the same bits however they are cut: small pieces balance the load
         size = max(1, min(16, len(call.ids) // (4 * self.workers)))

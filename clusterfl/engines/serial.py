@@ -24,6 +24,10 @@ class Serial(BaseEngine):
         place = torch.device(device) if device else None
         self.worker = Worker(task, population.train, population.test, self.plan, place)
 
+    def hold(self, population: Population) -> None:
+        super().hold(population)
+        self.worker.hold(population.train, population.test)
+
     def execute(self, call: Call) -> Iterator[Chunk]:
         yield from self.worker.run(call)
 

@@ -38,8 +38,12 @@ class Worker:
         self.device = device or torch.device("cpu")
         self.task, self.plan = task, plan
         task.channels_last = plan.channels_last
-        self.train, self.test = self._place(train), self._place(test)
+        self.hold(train, test)
         self.states: dict[int, Tree] = {}
+
+    def hold(self, train: Shards, test: Shards) -> None:
+        """What clients have, from now on."""
+        self.train, self.test = self._place(train), self._place(test)
 
     def _place(self, shards: Shards) -> Shards:
         x = shards.x.to(self.device)

@@ -17,6 +17,7 @@ from clusterfl.methods.fedsgd import FedSGD
 from clusterfl.methods.hypcluster import HypCluster
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
+from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.methods.per_fedavg import PerFedAvg
 from clusterfl.methods.pfa import PFA
 from clusterfl.methods.robust_tkm import RobustTKM
@@ -27,6 +28,7 @@ METHODS: dict[str, type[Method[Any]]] = {
         Local,
         FedAvg,
         IFCA,
+        MDICFL,
         FedAvgFT,
         FedDANE,
         FedDist,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clusterfl.client import Client, Cohort, Payload, on_client
 from clusterfl.keys import Key
-from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.init import Start, Strategy
 from clusterfl.parts.local import SGD, Losses, losses, sgd
 from clusterfl.parts.robust import Rule, check_rule, combiner
@@ -55,7 +55,7 @@ class IFCA(Method[Clusters]):
     def admit(self, state: Clusters, cohort: Cohort) -> Served:
         got = cohort.run(Losses().losses, {"centers": state.centers})
         log_margin(cohort, got["losses"])
-        return Served(state.centers, got["losses"].argmin(dim=1))
+        return admitted(state.centers, cohort, got, got["losses"].argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return self.k * task.size, task.size + 8 + (4 if self.weights == "size" else 0)

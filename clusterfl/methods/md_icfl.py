@@ -17,10 +17,10 @@ from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin,
 from clusterfl.parts.aggregate import mean_all, mean_by
 from clusterfl.parts.distance import class_distance, label_ratios, outputs
 from clusterfl.parts.init import Start, Strategy
-from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.local import SGD, Train, sgd
 from clusterfl.parts.pseudo import BackSearch, GeneratorSearch, Prior, Sampler, search
 from clusterfl.task import Task
-from clusterfl.tree import Tree, put, repeat, take
+from clusterfl.tree import Tree, put, take
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,18 @@ class MDICFL(Method[MDState]):
     generator_hidden: int = 256
     warm: bool = False  # each search goes on where the last round's ended, for `warm_iterations`
     warm_iterations: int = 20
+    admit_rounds: int = 5  # local rounds of an unseen client before it is assigned
 
     def __post_init__(self) -> None:
         for name, known in (("privacy", ("weak", "strong")), ("sampler", ("back-search", "generator"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r} should be {known[0]!r} or {known[1]!r}")
         counts = ("k", "samples", "iterations", "generator_batch", "generator_noise", "generator_hidden")
-        for name in (*counts, "warm_iterations"):
+        for name in (*counts, "warm_iterations", "admit_rounds"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} should be at least 1")
+        if self.sampler == "generator" and self.generator_batch < 2:
+            raise ValueError(f"generator_batch={self.generator_batch} should be at least 2 for its batch norm")
         if self.rate is not None and not self.rate > 0:
             raise ValueError(f"rate={self.rate} should be above 0")
         if not self.penalty >= 0:
@@ -97,8 +100,8 @@ class MDICFL(Method[MDState]):
         return serve_clusters(state, ids)
 
     def admit(self, state: MDState, cohort: Cohort) -> Served:
-        # not in the paper: a local round from the mean of the centres, which favours none of them
-        got = cohort.run(self.train, theta=repeat(mean_all(state.centers), len(cohort)))
+        # not in the paper: training from the mean of the centres, which favours none of them
+        got = cohort.run(Train(self.local.longer(self.admit_rounds)).train, {"theta": mean_all(state.centers)})
         ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
         p = torch.zeros(len(ids), cohort.task.classes) if self.privacy == "weak" else None
         got, p = self.ratios_of(got, p)

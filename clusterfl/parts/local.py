@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,6 +49,12 @@ class SGD(Registered):
 
     def rate(self, round: int) -> float:
         return self.lr * self.lr_decay**round
+
+    def longer(self, times: int) -> SGD:
+        """The same rule for ``times`` as many epochs or steps."""
+        if self.steps is not None:
+            return replace(self, steps=times * self.steps)
+        return replace(self, epochs=times * (self.epochs or 0))
 
     def batches_of(self, n: int) -> int:
         """Local steps of a client with ``n`` samples."""

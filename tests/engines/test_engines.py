@@ -195,8 +195,10 @@ def test_batch_norm_against_a_plain_module() -> None:
     task, population = batch_norm_task(), small_population(ragged=False)
     task.module[3].p = 0.0  # type: ignore[union-attr, operator]
     theta = task.init(keys.key(3))
-    got = Serial(task, population).cohort(IDS[:1], keys.key(0)).run(
-        FedAvg(local=SGD(lr=0.1, batch=24, epochs=3)).train, {"theta": theta}
+    got = (
+        Serial(task, population)
+        .cohort(IDS[:1], keys.key(0))
+        .run(FedAvg(local=SGD(lr=0.1, batch=24, epochs=3)).train, {"theta": theta})
     )
     module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 3))
     module.load_state_dict(theta)
@@ -297,3 +299,27 @@ def test_damaged_repeated_and_late_messages() -> None:
     got = cohort(wire).run(Probe().count)
     assert got.ids.tolist() == [i for i in range(12) if i % 4 >= 2]
     assert wire.dropped == 12
+
+
+def test_clients_whose_data_changes_at_a_round_train_and_are_measured_on_the_new_data() -> None:
+    """Drift: from round 2 on every client holds what its neighbour of the other group held."""
+    from dataclasses import replace
+
+    from clusterfl.loop import Schedule, Simulation
+
+    before = small_population(ragged=False)
+    assert before.truth is not None
+    other = torch.arange(14).reshape(-1, 2).flip(1).flatten()
+    after = replace(before, train=before.train.select(other), test=before.test.select(other), truth=before.truth[other])
+    population = replace(before, drift=(2, after))
+    method, sims = IFCA(k=2, local=RULE), []
+    for engine in (Serial(small_task(), population), Stacked(small_task(), population)):
+        sim = Simulation(method, population, engine, Schedule(rounds=3))
+        sim.run()
+        assert engine.holds is after
+        sims.append(sim)
+    assert_close(sims[0].state, sims[1].state, "drift")
+    assert not torch.equal(sims[0].records[1].assign, sims[0].records[3].assign), "clients follow their data"
+    plain = Simulation(method, before, Serial(small_task(), before), Schedule(rounds=3))
+    plain.run()
+    assert torch.equal(plain.records[1].accuracy, sims[0].records[1].accuracy), "nothing changes before the drift"

@@ -11,6 +11,7 @@ from clusterfl.testing import check_method
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 SETTINGS: dict[str, dict[str, object]] = {
     "ifca": {"k": 2},
+    "md-icfl": {"k": 2, "samples": 2, "iterations": 5},
     "hypcluster": {"k": 2},
     "pfa": {"k": 2, "group_round": 1},
     "robust-tkm": {"k": 2, "erm_epochs": 3},

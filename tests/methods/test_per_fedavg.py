@@ -28,7 +28,7 @@ def one_step(order: str, alpha: float) -> tuple[Tree, Tree, Tree]:
     """(what one step moved the start by, the start, the exact gradients): one client, all its data every time."""
     x, y = small_population().train.of(0)
     shards, task = Shards.from_parts([(x, y)]), small_task()
-    method = PerFedAvg(SGD(lr=1.0, batch=1000, steps=1), alpha=alpha, order=order, delta=1e-2)  # type: ignore[arg-type]
+    method = PerFedAvg(SGD(lr=1.0, batch=1000, steps=1), alpha=alpha, order=order)  # type: ignore[arg-type]
     got = play(method, Serial(task, Population(shards, shards, 1, 3)), 1).theta
     start = first_net(task, keys.key(7))
 

@@ -152,7 +152,9 @@ def test_kmeans_agrees_with_brute_force() -> None:
 
     def inertia(labels: np.ndarray) -> float:
         x = points.double().numpy()
-        return float(sum(((x[labels == c] - x[labels == c].mean(0)) ** 2).sum() for c in range(2) if (labels == c).any()))
+        return float(
+            sum(((x[labels == c] - x[labels == c].mean(0)) ** 2).sum() for c in range(2) if (labels == c).any())
+        )
 
     best = min(inertia(np.array([int(b) for b in f"{n:06b}"])) for n in range(1, 63))
     assert inertia(found.numpy()) == pytest.approx(best)

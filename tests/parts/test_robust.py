@@ -89,7 +89,9 @@ def test_krum_needs_enough_clients() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(5, 15), share=st.floats(0.0, 0.49), rule=st.sampled_from(["median", "trimmed", "krum", "multi-krum"]))
+@given(
+    n=st.integers(5, 15), share=st.floats(0.0, 0.49), rule=st.sampled_from(["median", "trimmed", "krum", "multi-krum"])
+)
 def test_attackers_cannot_leave_the_honest_range(n: int, share: float, rule: str) -> None:
     liars = int(share * n + 1e-9)
     stack = {"w": torch.cat([keys.normal(keys.key(n), n - liars, 6), torch.full((liars, 6), 1e6)])}
@@ -203,5 +205,3 @@ def test_settings_are_checked() -> None:
         FedAvg(attackers=0.5)
     with pytest.raises(ValueError, match="aggregate='max' should be one of mean, median"):
         IFCA(aggregate="max")  # type: ignore[arg-type]
-
-

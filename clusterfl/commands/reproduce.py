@@ -1,0 +1,154 @@
+"""``clusterfl reproduce``: the papers' tables, cell by cell, ours beside theirs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging, simulate
+from clusterfl.commands.compare import parse_seeds
+from clusterfl.errors import ClusterflError, ConfigError
+
+if TYPE_CHECKING:
+    from clusterfl.config import Config
+    from clusterfl.progress import Display
+    from clusterfl.reproduce import Cell, Comparison, Experiment
+
+log = logging.getLogger(__name__)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reproduce)
+
+
+def reproduce(
+    what: Annotated[str | None, typer.Argument(metavar="PAPER.TABLE", help="Or PAPER: all of its tables.")] = None,
+    scale: Annotated[
+        Literal["full", "laptop", "smoke"], typer.Option("--scale", help="The paper's sizes, smaller, or tiny.")
+    ] = "full",
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5 (default 0-2; smoke: 0).")
+    ] = None,
+    only: Annotated[str | None, typer.Option("--only", metavar="METHOD", help="One row, or all of a method.")] = None,
+    setting: Annotated[str | None, typer.Option("--setting", metavar="NAME", help="One column.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Experiments (default: the checkout's experiments/).")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Say what there is and what is done; run nothing.")] = False,
+    page_only: Annotated[bool, typer.Option("--page-only", help="Write the page from results; run nothing.")] = False,
+    engine: Annotated[str | None, typer.Option("--engine", help="Over the config's engine.name.")] = None,
+    data_root: DataRoot = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Reproduce a table of a paper: run what is missing, print ours beside the paper's.
+
+    A cell (one method, one setting, one seed) that is finished is not run again while its config is the same;
+    stop at any time and start again. docs/reproduction.md is written anew at the end.
+
+    \b
+    Examples:
+      clusterfl reproduce --list
+      clusterfl reproduce md-icfl.table4 --seeds 0-2
+      clusterfl reproduce feddsmic.table2-mnist --only FedDSMIC --setting alpha=0.5
+      clusterfl reproduce fcca --scale smoke
+    """
+    set_logging(verbose, quiet)
+    from clusterfl.reproduce import compare, load_all, select
+
+    where = experiments_folder(folder)
+    every = load_all(where)
+    chosen = select(every, what) if what else every
+    if page_only:
+        typer.echo(f"written to {write_page(where, every)}")
+        return
+    if listed or what is None:
+        listing(chosen, scale, json)
+        return
+    cells = wanted(chosen, scale, parse_seeds(seeds or ("0" if scale == "smoke" else "0-2")), only, setting)
+    try:
+        failed = run_missing(cells, data_root, engine, quiet, verbose)
+    finally:  # also what an interrupted study has so far
+        if scale != "smoke":
+            write_page(where, every)
+    found = [compare(e, scale) for e in chosen if e.rows]
+    if json:
+        say_json([c.json() for c in found])
+    else:
+        for c in found:
+            show(c)
+    if failed:
+        raise typer.Exit(1)
+
+
+def experiments_folder(given: Path | None) -> Path:
+    """The folder asked for, ./experiments, or that of the checkout this code is in."""
+    import clusterfl
+
+    options = [given] if given else [Path("experiments"), Path(clusterfl.__file__).parent.parent / "experiments"]
+    for path in options:
+        if path.is_dir() and any(path.glob("*/*.toml")):
+            return path
+    raise ConfigError(
+        f"--dir {options[0]} should hold PAPER/TABLE.toml files; the installed package has none: run this in a "
+        "checkout of the project, or give its experiments folder"
+    )
+
+
+def wanted(
+    experiments: Sequence[Experiment], scale: str, seeds: Sequence[int], only: str | None, setting: str | None
+) -> list[Cell]:
+    from clusterfl.reproduce import slug
+
+    cells = [cell for e in experiments for cell in e.cells(scale, seeds)]
+    if not cells:
+        names = ", ".join(e.uses for e in experiments if e.uses)
+        raise ConfigError(
+            f"{experiments[0].name} should have something to run, but is a drawing"
+            + (f" of what {names} runs" if names else "")
+        )
+    for name, given, words in (
+        ("--only", only, lambda cell: (slug(cell.row.name), slug(cell.row.method["name"]))),
+        ("--setting", setting, lambda cell: (slug(cell.setting.name),)),
+    ):
+        if given is not None:
+            known = list(dict.fromkeys(word for cell in cells for word in words(cell)))
+            cells = [cell for cell in cells if slug(given) in words(cell)]
+            if not cells:
+                raise ConfigError(f"{name} {given!r} should be one of {', '.join(known)}")
+    return cells
+
+
+def run_missing(cells: Sequence[Cell], data_root: Path | None, engine: str | None, quiet: bool, verbose: int) -> int:
+    """Runs the cells that are not finished; one that cannot run does not stop the others. How many could not."""
+    from rich.console import Console
+
+    from clusterfl.progress import display
+    from clusterfl.reproduce import finished
+
+    def say(text: str) -> None:
+        if not quiet:
+            typer.echo(text, err=True)
+
+    todo = [cell for cell in cells if finished(cell) is None]
+    say(f"{len(cells)} cells: {len(cells) - len(todo)} finished, {len(todo)} to run")
+    failed = 0
+    live = Console(stderr=True).is_terminal
+    with display(quiet or not (live or verbose)) as shown:
+        work = runner(shown, data_root, engine)
+        next(work)
+        for number, cell in enumerate(todo, start=1):
+            place = f"[{number}/{len(todo)}] {cell.label}"
+            try:
+                say(f"{place}: {work.send(cell)}")
+            except ClusterflError as e:
+                failed += 1
+                log.error("%s: cannot run: %s", place, e)
+                work = runner(shown, data_root, engine)
+                next(work)
+    return failed
