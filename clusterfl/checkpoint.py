@@ -196,6 +196,16 @@ class Checkpoints:
             os.fsync(f.fileno())
 
 
+def newest_snapshot(folder: Path) -> Snapshot:
+    """The newest whole checkpoint of a run's folder."""
+    for path in sorted((folder / "checkpoints").glob("round-*.ckpt"), reverse=True):
+        try:
+            return read_snapshot(path)
+        except CheckpointError as e:
+            log.warning("%s; the one before it is used", e)
+    raise CheckpointError(f"{folder} should hold a checkpoint; run it with checkpoint.every of at least 1")
+
+
 def read_snapshot(path: Path) -> Snapshot:
     """A checkpoint's content; CheckpointError, in one sentence, for anything that is not one."""
     try:

@@ -153,6 +153,8 @@ class Client:
             yield from self._ragged_steps(key, size, steps)
             return
         length = shard.length
+        if not length:
+            return
         per_epoch = -(-length // size)
         total = steps if steps is not None else (epochs or 0) * per_epoch
         rows = shard.rows
@@ -287,6 +289,10 @@ class Engine(Protocol):
         """Runs a call on its clients; yields replies in chunks, clients in the order of ``call.ids``."""
         ...
 
+    def able(self, ids: Tensor) -> Tensor:
+        """The positions of those that can answer: a client without training data is never asked."""
+        ...
+
     def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort: ...
 
 
@@ -332,12 +338,15 @@ class Cohort:
         that the reducer consumes are folded chunk by chunk and are not in the replies.
         """
         call = self._call(procedure, "on_client", self.ids, shared, each)
+        able = self.engine.able(call.ids)
+        if len(able) < len(call.ids):
+            call = call.only(able)
         down = sum(nbytes(v) for v in call.shared.values())
-        down_each = sum(nbytes(v) for v in call.each.values()) // max(len(self.ids), 1)
+        down_each = sum(nbytes(v) for v in call.each.values()) // max(len(call.ids), 1)
         answered: list[Tensor] = []
         parts: list[Fields] = []
         up = 0
-        for chunk in self.engine.execute(call):
+        for chunk in self.engine.execute(call) if len(call.ids) else ():
             ids = call.ids[chunk.positions]
             up += sum(nbytes(v) for v in chunk.fields.values())
             answered.append(ids)
@@ -346,7 +355,7 @@ class Cohort:
             else:
                 into.add(ids, chunk.fields)
                 parts.append({n: v for n, v in chunk.fields.items() if n not in into.consumes})
-        self.engine.traffic.count(call.label, (down + down_each) * len(self.ids), up)
+        self.engine.traffic.count(call.label, (down + down_each) * len(call.ids), up)
         if not answered:
             raise NoReplies(call.label)
         ids = torch.cat(answered)

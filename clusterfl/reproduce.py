@@ -81,7 +81,11 @@ class Row:
     method: Table
     config: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
-    paper: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    paper: dict[str, tuple[float | Literal["-"], ...]] = field(default_factory=dict)
+
+    def figures(self, setting: str, metrics: Sequence[str]) -> dict[str, float]:
+        """What the paper has, by metric; the last ones may be left out."""
+        return {m: v for m, v in zip(metrics, self.paper.get(setting, ()), strict=False) if v != "-"}
 
 
 @dataclass(frozen=True)
@@ -167,8 +171,8 @@ def load(path: Path) -> Experiment:
         found = tables.read(Experiment, given, "", given=own)
         for name in found.metrics:
             tables.choice("metrics", name, METRICS, "a known metric")
-        for part in (found, *settings, *rows):
-            for scale in part.scale:
+        for scales in (found.scale, *(s.scale for s in settings), *(r.scale for r in rows)):
+            for scale in scales:
                 tables.choice("scale", scale, SCALES, "a known scale")
         for row in rows:
             for name, figures in row.paper.items():
@@ -263,14 +267,33 @@ def write_result(cell: Cell, result: Table) -> None:
     write(cell.path, (json.dumps(result, indent=1) + "\n").encode())
 
 
-def finished(cell: Cell) -> Table | None:
-    """The cell's result, unless there is none or the cell means something else by now."""
-    try:
-        found = json.loads(cell.path.read_text(encoding="utf-8"))
-        same = agree(found["config"], decisive(cell.config()))
-    except (OSError, ValueError, KeyError, TypeError, ConfigError):
-        return None
-    return found if same else None
+class Results:
+    """What a paper's folder holds now. A run may stand in several tables: one with the same digest is the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files: dict[str, Table] = {}
+        for path in sorted((folder / "results").glob("*.json")):
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+                self.files[path.name] = {k: found[k] for k in ("digest", "seed", "metrics", "seconds", "config")}
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # damaged: run again
+        self.by_digest = {found["digest"]: found for found in self.files.values()}
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({found["seed"] for found in self.files.values()})
+
+    def of(self, cell: Cell) -> Table | None:
+        """The cell's result, unless there is none or the cell means something else by now."""
+        try:
+            config = cell.config()
+        except ConfigError:
+            return None
+        own = self.files.get(cell.path.name)
+        if own is not None and agree(own["config"], decisive(config)):
+            return own
+        return self.by_digest.get(digest(config))
 
 
 def agree(before: Any, now: Any) -> bool:
@@ -310,6 +333,7 @@ class Figure:
     metric: str
     paper: float | None
     ours: tuple[float, ...] = ()  # one per seed
+    void: int = 0  # seeds whose run has no such number, as there is no accuracy abroad with one cluster
 
     @property
     def mean(self) -> float | None:
@@ -323,14 +347,15 @@ class Figure:
     def reproduced(self) -> bool | None:
         """Ours is at least the paper's minus 1.5 points (ARI: 0.05); None where there is nothing to compare."""
         within = METRICS[self.metric].within
-        if self.mean is None or self.paper is None or within is None:
+        if self.paper is None or within is None or not (self.ours or self.void):
             return None
-        return self.mean >= self.paper - within - 1e-9
+        return self.mean is not None and not self.void and self.mean >= self.paper - within - 1e-9
 
     @property
     def text(self) -> str:
         ours = "–" if self.mean is None else f"{self.mean:.2f}"
         spread = f" ± {self.std:.2f}" if len(self.ours) > 1 else ""
+        spread += f" ({self.void} without)" if self.void else ""
         return f"{ours}{spread} / {'–' if self.paper is None else f'{self.paper:g}'}{' ✓' if self.reproduced else ''}"
 
 
@@ -367,12 +392,12 @@ class Comparison:
     @property
     def columns(self) -> list[tuple[str, str]]:
         """(setting, metric) of every column with a number in it."""
-        full = {(f.setting, f.metric) for f in self.figures if f.ours or f.paper is not None}
+        full = {(f.setting, f.metric) for f in self.figures if f.ours or f.void or f.paper is not None}
         return [(s.name, m) for s in self.experiment.settings for m in self.experiment.metrics if (s.name, m) in full]
 
     def grid(self) -> list[list[str]]:
         """A head and one line per row, as text."""
-        texts = {(f.row, f.setting, f.metric): f.text for f in self.figures if f.ours or f.paper is not None}
+        texts = {(f.row, f.setting, f.metric): f.text for f in self.figures if f.ours or f.void or f.paper is not None}
         head = ["", *(f"{setting}: {METRICS[metric].label}" for setting, metric in self.columns)]
         rows = [r.name for r in self.experiment.rows]
         return [head, *([name, *(texts.get((name, *column), "") for column in self.columns)] for name in rows)]
@@ -402,29 +427,22 @@ class Comparison:
         }
 
 
-def compare(experiment: Experiment, scale: str) -> Comparison:
+def compare(experiment: Experiment, scale: str, results: Results | None = None) -> Comparison:
     """The results on disk, of whichever seeds, beside the paper's figures."""
+    results = results or Results(experiment.folder)
     found: dict[tuple[str, str], list[Table]] = {}
-    for cell in experiment.cells(scale, _seeds(experiment)):
-        if (result := finished(cell)) is not None:
+    for cell in experiment.cells(scale, results.seeds):
+        if (result := results.of(cell)) is not None:
             found.setdefault((cell.row.name, cell.setting.name), []).append(result)
     figures = []
     for cell in experiment.cells(scale, [0]):
         key = cell.row.name, cell.setting.name
-        paper = dict(zip(experiment.metrics, cell.row.paper.get(cell.setting.name, ()), strict=False))
+        paper = cell.row.figures(cell.setting.name, experiment.metrics)
         for metric in experiment.metrics:
-            ours = [r["metrics"].get(metric) for r in found.get(key, [])]
-            factor = METRICS[metric].factor
-            numbers = tuple(factor * v for v in ours if v is not None)
-            figures.append(Figure(*key, metric, paper.get(metric), numbers))
+            ours = [r["metrics"][metric] for r in found.get(key, []) if metric in r["metrics"]]
+            known = tuple(METRICS[metric].factor * v for v in ours if v is not None)
+            figures.append(Figure(*key, metric, paper.get(metric), known, len(ours) - len(known)))
     return Comparison(experiment, scale, tuple(figures), tuple(r for rs in found.values() for r in rs))
-
-
-def _seeds(experiment: Experiment) -> list[int]:
-    """Every seed that some result of the experiment has."""
-    names = (p.stem for p in (experiment.folder / "results").glob(f"{experiment.table}-*.json"))
-    ends = (re.search(r"-(\d+)(?:-(?:laptop|smoke))?$", name) for name in names)
-    return sorted({int(end[1]) for end in ends if end})
 
 
 # -- the page --------------------------------------------------------------------------------------------
@@ -442,7 +460,8 @@ paper's; at `laptop` scale it is smaller, and its figures can only show the orde
 
 def page(experiments: Sequence[Experiment]) -> str:
     """docs/reproduction.md: a summary, then every table that has results."""
-    compared = [[c for scale in COUNTED if (c := compare(e, scale)).results] for e in experiments]
+    results = {e.folder: Results(e.folder) for e in experiments}
+    compared = [[c for scale in COUNTED if (c := compare(e, scale, results[e.folder])).results] for e in experiments]
     parts = [HEAD, *_totals([c for found in compared for c in found]), _summary(experiments, compared)]
     for folder in dict.fromkeys(e.folder for e in experiments):
         mine = [(e, found) for e, found in zip(experiments, compared, strict=True) if e.folder == folder]

@@ -58,6 +58,7 @@ class Task:
         self.public: Tensor | None = None
         for place, (parent, name, p) in enumerate(list(_dropouts(module))):
             setattr(parent, name, KeyedDropout(p, place))
+        self._mode: tuple[bool, bool] | None = None  # what the module was last set to
         self.params = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         self.fixed = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
         self.buffers = tuple(n for n, _ in module.named_buffers())
@@ -72,7 +73,8 @@ class Task:
     @cached_property
     def last(self) -> str:
         """The name of the last layer that has parameters."""
-        return [n for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))][-1]
+        layers = [str(n) for n, m in self.module.named_modules() if any(True for _ in m.parameters(recurse=False))]
+        return layers[-1]
 
     @cached_property
     def head(self) -> tuple[str, ...]:
@@ -139,10 +141,20 @@ class Task:
         return seen[-1]
 
     def _call(self, theta: Tree, x: Tensor, *, training: bool) -> Tensor:
-        if self.module.training is not training:
-            self.module.train(training)
+        self._set_mode(training, alone=training and self.coupled and x.shape[0] == 1)
         out: Tensor = functional_call(self.module, theta, (x,))
         return out
+
+    def _set_mode(self, training: bool, alone: bool) -> None:
+        """A sample alone has no moments: BatchNorm then uses the running ones, and leaves them as they are."""
+        if (training, alone) == self._mode and self.module.training is training:
+            return
+        self._mode = (training, alone)
+        self.module.train(training)
+        if alone:
+            for m in self.module.modules():
+                if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                    m.eval()
 
 
 def mean(values: Tensor, w: Tensor | None) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +15,6 @@ from clusterfl.errors import ClusterflError, ConfigError
 
 if TYPE_CHECKING:
     from clusterfl.config import Config
-    from clusterfl.progress import Display
     from clusterfl.reproduce import Cell, Comparison, Experiment
 
 log = logging.getLogger(__name__)
@@ -129,26 +128,108 @@ def run_missing(cells: Sequence[Cell], data_root: Path | None, engine: str | Non
     from rich.console import Console
 
     from clusterfl.progress import display
-    from clusterfl.reproduce import finished
+    from clusterfl.reproduce import Results, result_of, write_result
 
     def say(text: str) -> None:
         if not quiet:
             typer.echo(text, err=True)
 
-    todo = [cell for cell in cells if finished(cell) is None]
+    done = {cell.experiment.folder: Results(cell.experiment.folder) for cell in cells}
+    todo = [cell for cell in cells if done[cell.experiment.folder].of(cell) is None]
     say(f"{len(cells)} cells: {len(cells) - len(todo)} finished, {len(todo)} to run")
-    failed = 0
-    live = Console(stderr=True).is_terminal
+    failed, population, drawn_by = 0, None, None
+    live = Console(stderr=True).is_terminal  # elsewhere a line per cell is enough, unless more is asked for
     with display(quiet or not (live or verbose)) as shown:
-        work = runner(shown, data_root, engine)
-        next(work)
         for number, cell in enumerate(todo, start=1):
             place = f"[{number}/{len(todo)}] {cell.label}"
+            if Results(cell.experiment.folder).of(cell) is not None:  # since, as part of another table
+                say(f"{place}: finished")
+                continue
             try:
-                say(f"{place}: {work.send(cell)}")
+                config = carried_out(cell.config(), data_root, engine)
+                if population is None or drawn_by != (config.data, config.seed):  # rows share their clients
+                    population, drawn_by = config.population(), (config.data, config.seed)
+                built = config.build(population)
+                result = result_of(cell, built.config, population, simulate(built, shown, place))
+                write_result(cell, result)
             except ClusterflError as e:
                 failed += 1
-                log.error("%s: cannot run: %s", place, e)
-                work = runner(shown, data_root, engine)
-                next(work)
+                log.error("%s cannot run: %s", place, e)
+            except Exception:  # a night's study goes on
+                failed += 1
+                log.exception("%s failed", place)
+            else:
+                say(f"{place}: {told(cell, result)}")
     return failed
+
+
+def carried_out(config: Config, data_root: Path | None, engine: str | None) -> Config:
+    """The same run, from another folder or by another engine."""
+    from clusterfl.config import Config, merged
+
+    changes = {"data": {"root": str(data_root)} if data_root else {}, "engine": {"name": engine} if engine else {}}
+    return Config.parse(merged(config.table(), changes))
+
+
+def told(cell: Cell, result: dict[str, Any]) -> str:
+    """A finished cell in half a line."""
+    from clusterfl.reproduce import METRICS
+
+    known = [(METRICS[m], result["metrics"].get(m)) for m in cell.experiment.metrics]
+    figures = [f"{metric.label} {metric.factor * value:.2f}" for metric, value in known if value is not None]
+    return ", ".join([*figures, f"{result['seconds']:.0f} s"])
+
+
+def show(found: Comparison) -> None:
+    """The table, ours / the paper's."""
+    from rich.console import Console
+    from rich.table import Table
+
+    head, *lines = found.grid()
+    table = Table(title=f"{found.experiment.name}: {found.experiment.title} ({found.scale})", title_justify="left")
+    for j, name in enumerate(head):
+        table.add_column(name, justify="left" if j == 0 else "right")
+    for line in lines:
+        table.add_row(*line)
+    Console().print(table)
+    if found.compared:
+        typer.echo(f"{found.reproduced} of {found.compared} figures reproduced, {len(found.seeds)} seeds")
+
+
+def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
+    from clusterfl.reproduce import compare
+
+    entries = []
+    for e in experiments:
+        found = compare(e, scale)
+        entries.append(
+            {
+                "experiment": e.name,
+                "title": e.title,
+                "kind": e.kind,
+                "uses": e.uses,
+                "report": e.report,
+                "cells": sum(1 for _ in e.cells(scale, [0])),
+                "scale": scale,
+                "finished": len(found.results),
+                "reproduced": found.reproduced,
+                "compared": found.compared,
+            }
+        )
+    if json:
+        say_json(entries)
+        return
+    width = max(len(e.name) for e in experiments)
+    for entry in entries:
+        cells = f"{entry['cells']:3d} cells a seed, {entry['finished']} finished" if entry["cells"] else "a drawing"
+        count = f", {entry['reproduced']} of {entry['compared']} reproduced" if entry["compared"] else ""
+        typer.echo(f"{entry['experiment']:{width}}  {entry['title']}: {cells}{count}")
+
+
+def write_page(folder: Path, experiments: Sequence[Experiment]) -> Path:
+    from clusterfl.reproduce import page, page_path
+    from clusterfl.results import write
+
+    path = page_path(folder)
+    write(path, page(experiments).encode())
+    return path

@@ -49,6 +49,18 @@ class BaseEngine(ABC):
         """From now on the same clients hold other data (a drift); what they keep stays with them."""
         self.holds = population
 
+    def able(self, ids: Tensor) -> Tensor:
+        """The positions of those that can answer: a client without training data is never asked."""
+        return (self.holds.train.sizes[ids] > 0).nonzero().flatten()
+
+    def rejections(self) -> int:
+        """How many replies were turned down so far."""
+        return 0
+
+    def epsilon(self, *, ever: bool = False) -> float | None:
+        """The privacy spent so far; None where nothing is accounted (engines/privacy.py)."""
+        return None
+
     def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort:
         return Cohort(self, ids, key, round)
 

@@ -38,6 +38,12 @@ class Wrapper(BaseEngine):
     def set_states(self, states: dict[int, Tree]) -> None:
         self.inner.set_states(states)
 
+    def rejections(self) -> int:
+        return self.inner.rejections()
+
+    def epsilon(self, *, ever: bool = False) -> float | None:
+        return self.inner.epsilon(ever=ever)
+
     def close(self) -> None:
         self.inner.close()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from clusterfl.method import Method
+from clusterfl.methods.awcfl import AWCFL
+from clusterfl.methods.cfl import CFL
+from clusterfl.methods.fcca import FCCA
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedavg_ft import FedAvgFT
 from clusterfl.methods.feddane import FedDANE
@@ -14,9 +17,11 @@ from clusterfl.methods.fedfomo import FedFomo
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.fedprox import FedProx
 from clusterfl.methods.fedsgd import FedSGD
+from clusterfl.methods.fl_hc import FLHC
 from clusterfl.methods.hypcluster import HypCluster
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
+from clusterfl.methods.mcfl import MCFL
 from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.methods.per_fedavg import PerFedAvg
 from clusterfl.methods.pfa import PFA
@@ -28,6 +33,7 @@ METHODS: dict[str, type[Method[Any]]] = {
         Local,
         FedAvg,
         IFCA,
+        FCCA,
         MDICFL,
         FedAvgFT,
         FedDANE,
@@ -41,5 +47,9 @@ METHODS: dict[str, type[Method[Any]]] = {
         PerFedAvg,
         PFA,
         RobustTKM,
+        CFL,
+        FLHC,
+        AWCFL,
+        MCFL,
     )
 }

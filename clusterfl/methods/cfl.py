@@ -1,7 +1,9 @@
-"""CFL (Sattler et al., 2020): train together until the clients pull apart, then split in two, again and again."""
+"""CFL (Sattler et al., 2020): train together until updates cancel out without being small, then cut in two."""
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -9,103 +11,149 @@ import torch
 from torch import Tensor
 
 from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
-from clusterfl.method import Clusters, Method, Served, State, log_clusters, serve_clusters
+from clusterfl.method import Clusters, Method, Served, State, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import mean_by
-from clusterfl.parts.hierarchy import bipartition, cosine
+from clusterfl.parts.hierarchy import bipartition, cosine, separation
 from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.task import Task
 from clusterfl.tree import Tree, concat, flat, put, repeat, row, subtract, take
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Split(State):
-    """An inner node of the tree: ``parent`` was cut in two, and those who left became ``child``."""
+    """An inner node of the tree: ``parent`` was cut in two and those who left became ``child``."""
 
     parent: int
     child: int
     round: int
-    theta: Tree  # the model from which the updates below were made
+    theta: Tree  # the model that the updates started from
     directions: Tensor  # [2, P]: the mean update of those who stayed and of those who left
 
 
 @dataclass(frozen=True)
 class CFLState(Clusters):
-    """The clusters so far, and how they came about."""
+    """The clusters so far and how they came about."""
 
     splits: tuple[Split, ...]
     passed: Tensor  # [N] int64: how many of the splits each client has been through
-    peak: Tensor  # 0-d: the largest norm of a mean update so far
+    peak: Tensor  # 0-d: the largest norm of any update so far
 
 
 @dataclass(frozen=True)
 class CFL(Method[CFLState]):
-    """Recursive bipartition by the cosine of updates, once a cluster is stationary and its clients are not."""
+    """Recursive bipartition by the cosine of updates, wherever the mean is stationary and its clients are not."""
 
     name: ClassVar[str] = "cfl"
-    summary: ClassVar[str] = "one cluster, cut in two wherever updates cancel out but are not small; finds K itself"
+    summary: ClassVar[str] = "starts as one cluster, cut in two wherever updates cancel out; finds K itself"
     paper: ClassVar[str] = "Sattler, Müller, Samek, IEEE TNNLS 2020"
 
     local: SGD = SGD()
+    # Norms depend on model, step size and data, so by default eps1 and eps2 are shares of the largest update seen.
     relative: bool = True
-    r1: float = 0.1
-    r2: float = 4.0
-    eps1: float = 0.4
+    r1: float = 0.15  # eps1 = r1 * peak: below it a cluster's mean update counts as stationary
+    r2: float = 0.2  # eps2 = r2 * peak: above it a client's update counts as large
+    eps1: float = 0.4  # the authors' values, used with relative = False
     eps2: float = 1.6
+    gap: float | None = 0.3  # least separation of the two sides, else the cut is noise; None: no such test
+    gamma: float | None = None  # the paper's bound on noise: sqrt((1 - largest cosine across) / 2) > gamma
     start_round: int = 20
     min_size: int = 3
-    gamma: float | None = None
-    linkage: Literal["single", "complete"] = "single"
+    linkage: Literal["single", "complete"] = "single"  # single is the paper's optimum, complete the authors' code
+
+    def __post_init__(self) -> None:
+        for name in ("r1", "r2", "eps1", "eps2", "start_round"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)} should be at least 0")
+        if self.min_size < 2:
+            raise ValueError(f"min_size={self.min_size} should be at least 2")
+        if self.gamma is not None and not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma={self.gamma} should be between 0 and 1")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> CFLState:
-        none = torch.zeros(len(cohort), dtype=torch.int64)
-        return CFLState(repeat(first_net(task, key), 1), none, (), none.clone(), torch.zeros(()))
+        nobody = torch.zeros(len(cohort), dtype=torch.int64)
+        return CFLState(repeat(first_net(task, key), 1), nobody, (), nobody.clone(), torch.zeros(()))
 
     def round(self, state: CFLState, cohort: Cohort) -> CFLState:
         before = state.assign
-        state, cohort = self.catch_up(state, cohort)
-        got = cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]))
-        moves = flat(subtract(got["theta"], take(state.centers, state.assign[got.ids])), cohort.task.params)
+        assign, passed = self.descend(cohort, state.splits, state.assign, state.passed)
+        state = replace(state, assign=assign, passed=passed)
+        cohort = cohort.only(cohort.ids[passed[cohort.ids] == len(state.splits)])
+        got = cohort.run(self.train, theta=take(state.centers, assign[cohort.ids]))
+        moves = flat(subtract(got["theta"], take(state.centers, assign[got.ids])), cohort.task.params)
+        state = replace(state, peak=torch.maximum(state.peak, moves.norm(dim=1).max()))
         for c in range(state.k):
             state = self.maybe_split(state, cohort, c, got.ids, moves)
-        s = state.assign[got.ids]
-        centers = mean_by(got["theta"], s, old=state.centers)
         log_clusters(cohort, before, state.assign, state.k)
-        return replace(state, centers=centers)
+        # all clients of a cluster began at its centre: the mean model is the centre plus the mean update
+        return replace(state, centers=mean_by(got["theta"], state.assign[got.ids], old=state.centers))
 
     def maybe_split(self, state: CFLState, cohort: Cohort, c: int, ids: Tensor, moves: Tensor) -> CFLState:
-        members, order = ids[state.assign[ids] == c].sort()
-        if not len(members):
+        """The state with cluster ``c`` cut in two, if it is ripe for it."""
+        mine = (state.assign[ids] == c).nonzero().flatten()
+        mine = mine[ids[mine].argsort()]
+        if not len(mine):
             return state
-        own = moves[state.assign[ids] == c][order]
-        mean, largest = own.mean(dim=0).norm(), own.norm(dim=1).max()
-        state = replace(state, peak=torch.maximum(state.peak, mean))
-        cohort.log(**{f"mean_norm_{c}": float(mean), f"max_norm_{c}": float(largest)})
+        members, own = ids[mine], moves[mine]  # rows of `own` are positions; `members` names the clients
+        mean, largest = float(own.mean(dim=0).norm()), float(own.norm(dim=1).max())
+        cohort.log(**{f"mean_norm_{c}": mean, f"max_norm_{c}": largest})
+        scale = float(state.peak) if self.relative else 1.0
+        eps1, eps2 = (self.r1 * scale, self.r2 * scale) if self.relative else (self.eps1, self.eps2)
+        if cohort.round < self.start_round or len(mine) < self.min_size or not (mean < eps1 and largest > eps2):
+            return state
         similarity = cosine(own, own)
-        eps1 = self.r1 * float(state.peak) if self.relative else self.eps1
-        eps2 = self.r2 * eps1 if self.relative else self.eps2
-        if cohort.round < self.start_round or len(members) < self.min_size or mean >= eps1 or largest <= eps2:
-            return state
         leaves = bipartition(similarity, self.linkage)
-        if self.gamma is not None and ((1.0 - similarity[leaves][:, ~leaves].max()) / 2).sqrt() <= self.gamma:
+        across, gap = float(similarity[leaves][:, ~leaves].max()), separation(similarity, leaves)
+        cohort.log(**{f"gap_{c}": gap})
+        if self.gap is not None and gap <= self.gap:
             return state
-        directions = torch.stack([own[~leaves].mean(dim=0), own[leaves].mean(dim=0)])
-        theta = row(state.centers, c)
-        split = Split(c, state.k, cohort.round, theta, directions)
+        if self.gamma is not None and ((1.0 - across) / 2.0) ** 0.5 <= self.gamma:
+            return state
+        log.info("round %d: cluster %d splits into %s and %s", cohort.round, c, members[~leaves], members[leaves])
+        theta, directions = row(state.centers, c), torch.stack([own[side].mean(dim=0) for side in (~leaves, leaves)])
         return CFLState(
             concat([state.centers, repeat(theta, 1)]),
             put(state.assign, members[leaves], torch.tensor(state.k)),
-            (*state.splits, split),
+            (*state.splits, Split(c, state.k, cohort.round, theta, directions)),
             put(state.passed, members, torch.tensor(len(state.splits) + 1)),
             state.peak,
         )
 
-    def catch_up(self, state, cohort):
-        return state, cohort
+    def descend(
+        self, cohort: Cohort, splits: tuple[Split, ...], assign: Tensor, passed: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """``assign`` and ``passed`` after the cohort's clients went through the splits that they missed.
+
+        At a split a client trains the model that was cut and goes to the side whose update points its way.
+        One that does not answer stays, and tries again when it is asked next.
+        """
+        assign, passed, ids = assign.clone(), passed.clone(), cohort.ids
+        for j, split in enumerate(splits):
+            waiting = ids[passed[ids] == j]
+            there = waiting[assign[waiting] == split.parent]
+            passed[waiting[assign[waiting] != split.parent]] = j + 1
+            if not len(there):
+                continue
+            with suppress(NoReplies):
+                got = cohort.only(there).run(self.train, {"theta": split.theta})
+                moves = flat(subtract(got["theta"], repeat(split.theta, len(got))), cohort.task.params)
+                away = 1.0 - cosine(moves, split.directions)
+                log_margin(cohort, away)
+                assign[got.ids] = torch.where(away.argmin(dim=1) == 1, split.child, split.parent)
+                passed[got.ids] = j + 1
+        return assign, passed
 
     def serve(self, state: CFLState, ids: Tensor) -> Served:
         return serve_clusters(state, ids)
+
+    def admit(self, state: CFLState, cohort: Cohort) -> Served:
+        fresh = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
+        assign, _ = self.descend(cohort, state.splits, fresh, fresh)
+        return Served(state.centers, assign[cohort.ids])
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size

@@ -1,16 +1,17 @@
-"""Groups of clients by their updates: cosines, agglomerative clustering, CFL's bipartition.
+"""Groups of clients by their updates: distances, agglomerative clustering, CFL's bipartition.
 
-Rows are clients in ascending order of their ids; labels are numbered by first appearance, so that they do
-not depend on the order in which clients answered.
+Rows are clients in ascending order of their ids; groups are numbered by first appearance, so that the
+numbers do not depend on the order in which clients answered.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from scipy.spatial.distance import pdist, squareform
+from scipy.spatial.distance import cdist
 from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
@@ -21,48 +22,64 @@ Linkage = Literal["ward", "single", "complete", "average"]
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     """``[m, k]``: the cosine of every row of ``a`` with every row of ``b``; 0 where one of them is zero."""
     left, right = (x / x.norm(dim=1, keepdim=True).clamp(min=1e-300) for x in (a.double(), b.double()))
-    return (left @ right.T).clamp(-1.0, 1.0)
+    found: Tensor = left @ right.T
+    return found.clamp(-1.0, 1.0)
 
 
-def distances(points: Tensor, metric: Metric) -> Tensor:
-    """``[m, m]`` between the rows; a row of zeros is at cosine distance 1 from every other."""
+def distances(a: Tensor, b: Tensor, metric: Metric) -> Tensor:
+    """``[m, k]`` between the rows; a row of zeros is at cosine distance 1 from every row."""
     if metric == "cosine":
-        d = 1.0 - cosine(points, points)
-        return d.fill_diagonal_(0.0)
-    found = pdist(points.double().numpy(), {"l1": "cityblock", "l2": "euclidean"}[metric])
-    return torch.from_numpy(squareform(found, checks=False))
+        return 1.0 - cosine(a, b)
+    name = {"l1": "cityblock", "l2": "euclidean"}[metric]
+    return torch.from_numpy(cdist(a.double().numpy(), b.double().numpy(), name))
 
 
 def agglomerate(
     points: Tensor, *, metric: Metric, linkage: Linkage, k: int | None = None, threshold: float | None = None
 ) -> Tensor:
-    """Labels ``[m]`` of the rows: ``k`` groups, or as many as are ``threshold`` or more apart."""
+    """Group numbers ``[m]`` of the rows: ``k`` groups, or merged until they are ``threshold`` apart."""
     if len(points) < 2:
         return torch.zeros(len(points), dtype=torch.int64)
+    ward = linkage == "ward"  # it works on the rows themselves, not on their distances
     tree = AgglomerativeClustering(
         n_clusters=k,
         distance_threshold=threshold,
-        metric="euclidean" if linkage == "ward" else "precomputed",
+        metric="euclidean" if ward else "precomputed",
         linkage=linkage,
     )
-    # Ward works on the rows themselves
-    found = tree.fit_predict((_turned(points) if linkage == "ward" else distances(points, metric)).numpy())
-    return _by_appearance(found)
+    return _numbered(tree.fit_predict((_turned(points) if ward else _apart(distances(points, points, metric))).numpy()))
 
 
 def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "single") -> Tensor:
-    """``[m]`` bool, first row False: two non-empty groups with the least possible largest similarity across.
+    """``[m]`` bool, False for the first row: the cut in two whose largest similarity across is the least.
 
-    The largest similarity across a cut is an edge of the maximum spanning tree, so the best cut removes the
-    tree's weakest edge: that is single linkage on ``-similarity``, and CFL's Algorithm 1. Complete linkage
-    (what the authors run) is not optimal in this sense, but is less drawn to cutting off a lone client.
+    The largest similarity across any cut is at least the weakest edge of the maximum spanning tree, and
+    removing that edge attains it. This is single linkage, and CFL's Algorithm 1. Complete linkage, which is
+    often used in its place, is not optimal in this sense.
     """
-    m = len(similarity)
-    if m < 2:
-        raise ValueError(f"similarity={m} rows should be at least 2")
-    apart = (1.0 - similarity.double()).clamp(min=0.0).fill_diagonal_(0.0)
+    if len(similarity) < 2:
+        raise ValueError(f"similarity={len(similarity)} rows should be at least 2")
     tree = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=linkage)
-    return _by_appearance(tree.fit_predict(apart.numpy())) == 1
+    return _numbered(tree.fit_predict(_apart(1.0 - similarity.double()).numpy())) == 1
+
+
+def separation(similarity: Tensor, leaves: Tensor) -> float:
+    """How much more alike a client is to the nearest of its own side than anybody is to the other side.
+
+    A side counts with its median client, the worse side counts, and a client alone on its side is like
+    nobody (0). Two real groups have friends on their own side; noise does not.
+    """
+    across = similarity[leaves][:, ~leaves].max()
+    friends = []
+    for side in (leaves, ~leaves):
+        own = similarity[side][:, side].clone().fill_diagonal_(-torch.inf)
+        friends.append(own.max(dim=1).values.median() if len(own) > 1 else torch.zeros_like(across))
+    return float(torch.stack(friends).min() - across)
+
+
+def _apart(d: Tensor) -> Tensor:
+    """Distances as scikit-learn wants them: symmetric to the bit, none below zero."""
+    return ((d + d.T) / 2).clamp(min=0.0).fill_diagonal_(0.0)
 
 
 def _turned(points: Tensor) -> Tensor:
@@ -71,10 +88,11 @@ def _turned(points: Tensor) -> Tensor:
     if x.shape[1] <= 2 * x.shape[0]:
         return x
     left, scale, _ = torch.linalg.svd(x, full_matrices=False)
-    return left * scale
+    turned: Tensor = left * scale
+    return turned
 
 
-def _by_appearance(labels: np.ndarray) -> Tensor:
+def _numbered(labels: npt.NDArray[Any]) -> Tensor:
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

@@ -156,43 +156,45 @@ def combiner(
 def trimmed_kmeans(
     points: Tensor, k: int, key: Key, *, attackers: float = 0.2, seedings: int = 100, iterations: int = 50
 ) -> tuple[Tensor, Tensor]:
-    """Lloyd's algorithm with trimmed means as centres: labels ``[m]`` and centres ``[k, P]``.
+    """Lloyd's algorithm with robust centres: labels ``[m]`` and centres ``[k, P]``.
 
-    Of every coordinate in a cluster the share ``attackers`` is cut from each end. Of many k-means++ seedings
-    the one is taken that lies nearest to the points, the same share of the points left out that is farthest,
-    so that a seed on an outlier does not pay.
+    The share ``attackers`` of the points that is farthest from all centres moves none of them, and of the
+    others the same share of every coordinate is cut from each end. The start is the best of many k-means++
+    seedings, by the distances of the points that are kept: a seed on an outlier does not pay.
     """
-    m = len(points)
     squares = nearest(points, points)
-    kept = m - count(attackers, m)
+    kept = len(points) - count(attackers, len(points))
     best, least = torch.arange(k), torch.inf
-    for attempt in range(seedings):
-        seeds = _plus_plus(squares, k, kept, keys.fold_in(key, attempt))
+    for draws in keys.uniform(key, seedings, k).double():
+        seeds = _plus_plus(squares, kept, draws)
         cost = float(squares[:, seeds].min(dim=1).values.sort().values[:kept].sum())
         if cost < least:
             best, least = seeds, cost
-    centers = points[best]
-    labels = squares[:, best].argmin(dim=1)
+    centers, scores = points[best], squares[:, best]
+    labels = scores.argmin(dim=1)
     for _ in range(iterations):
-        centers = torch.stack([_center(points[labels == j], centers[j], attackers) for j in range(k)])
-        found = nearest(points, centers).argmin(dim=1)
-        if torch.equal(found, labels):
+        near = scores.min(dim=1).values.argsort(stable=True)[:kept].sort().values
+        members = [near[labels[near] == j] for j in range(k)]
+        centers = torch.stack([_center(points[at], centers[j], attackers) for j, at in enumerate(members)])
+        scores = nearest(points, centers)
+        before, labels = labels, scores.argmin(dim=1)
+        if torch.equal(before, labels):
             break
-        labels = found
     return labels, centers
 
 
-def _plus_plus(squares: Tensor, k: int, kept: int, key: Key) -> Tensor:
+def _plus_plus(squares: Tensor, kept: int, draws: Tensor) -> Tensor:
     """k-means++ among the points themselves: the next seed is drawn by its squared distance to the nearest.
 
     No distance counts for more than the ``kept``-th, or outliers would always be drawn.
     """
-    seeds = [int(keys.randint(keys.fold_in(key, "first"), len(squares)))]
-    for j in range(1, k):
-        far = squares[:, seeds].min(dim=1).values
-        mass = far.clamp(max=float(far.sort().values[kept - 1])).cumsum(dim=0)
-        draw = keys.uniform(keys.fold_in(key, j)).double() * mass[-1]
-        seeds.append(min(int(torch.searchsorted(mass, draw, right=True)), len(squares) - 1))
+    last = len(squares) - 1
+    seeds = [min(int(draws[0] * len(squares)), last)]
+    far = squares[:, seeds[0]]
+    for draw in draws[1:]:
+        mass = far.clamp(max=float(far.kthvalue(kept).values)).cumsum(dim=0)
+        seeds.append(min(int(torch.searchsorted(mass, draw * mass[-1], right=True)), last))
+        far = torch.minimum(far, squares[:, seeds[-1]])
     return torch.tensor(seeds)
 
 

@@ -1,1 +1,1 @@
-"""Figures and tables of finished runs."""
+"""Pictures of populations, models and runs; matplotlib (extra ``report``) is imported when one is drawn."""

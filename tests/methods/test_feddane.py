@@ -37,8 +37,7 @@ def test_only_those_who_sent_a_gradient_train() -> None:
     task, population = small_task(), small_population()
     engine = Flaky(Serial(task, population), 0.4)
     play(FedDANE(SGD(batch=10)), engine, rounds=1)
-    asked = {label: down for label, down in engine.traffic.down.items()}
-    gradients, model = asked["FedDANE.gradient"], asked["FedDANE.solve"]
+    gradients, model = engine.traffic.down["FedDANE.gradient"], engine.traffic.down["FedDANE.solve"]
     answered = engine.traffic.up["FedDANE.gradient"] // (task.size + 4)
     assert gradients == 12 * task.size and model == answered * 2 * task.size and answered < 12
 
@@ -50,5 +49,5 @@ def test_twice_the_same() -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="mu=-0.1"):
+    with pytest.raises(ValueError, match=r"mu=-0\.1"):
         FedDANE(mu=-0.1)

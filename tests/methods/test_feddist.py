@@ -35,5 +35,5 @@ def test_against_the_formula(method: FedDist | FedDWS) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="eps=1.5"):
+    with pytest.raises(ValueError, match=r"eps=1\.5"):
         FedDWS(eps=1.5)

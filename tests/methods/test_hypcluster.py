@@ -53,7 +53,7 @@ def test_adam_is_torchs() -> None:
                 p.grad = centers[n][k] - target[n][k]
             optimizers[k].step()
             for n, p in theirs[k].items():
-                torch.testing.assert_close(new[n][k], p, rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(new[n][k], p, rtol=1e-3, atol=1e-5)
         centers = new
 
 

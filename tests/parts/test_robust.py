@@ -201,7 +201,7 @@ def test_the_mean_still_streams() -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="attackers=0.5 should"):
+    with pytest.raises(ValueError, match=r"attackers=0\.5 should"):
         FedAvg(attackers=0.5)
     with pytest.raises(ValueError, match="aggregate='max' should be one of mean, median"):
         IFCA(aggregate="max")  # type: ignore[arg-type]

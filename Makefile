@@ -1,0 +1,29 @@
+# Every target sets up what it needs by itself; `make setup` alone is never necessary.
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# one thread per process: clusterfl works in parallel across clients, not inside a matrix product
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup demo test lint
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev,report]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/clusterfl compare --methods local,fedavg,ifca,md-icfl --seeds 0-2 --out runs/demo --force
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy

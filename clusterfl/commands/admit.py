@@ -1,0 +1,60 @@
+"""``clusterfl admit``: clients that were never in training get their cluster, their model and its accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(admit)
+
+
+def admit(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, with its checkpoints.")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="SOURCE", help="New clients: folder:PATH (one .npz each) or table:PATH."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write each client's own model here, as safetensors.")
+    ] = None,
+    data_root: DataRoot = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Give new clients a cluster and a model of a trained run.
+
+    Without --data these are the run's own unseen clients.
+
+    \b
+    Examples:
+      clusterfl admit runs/mine
+      clusterfl admit runs/mine --data folder:new-clients --out their-models
+    """
+    set_logging(verbose, quiet)
+    from clusterfl.admission import admit_clients
+
+    found = admit_clients(run, data, out, data_root=data_root)
+    if json:
+        say_json(found)
+        return
+    for row in found["clients"]:
+        typer.echo(line(row))
+    mean = found["accuracy_mean"]
+    typer.echo(f"{len(found['clients'])} clients" + ("" if mean is None else f", accuracy {mean:.3f}"))
+    if out is not None:
+        typer.echo(f"written to {out}")
+
+
+def line(row: dict[str, Any]) -> str:
+    accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
+    true = "" if row["true_cluster"] is None else f"   true cluster {row['true_cluster']}"
+    return (
+        f"client {row['client']:>4}   cluster {row['cluster']}   accuracy {accuracy}   samples {row['samples']}{true}"
+    )

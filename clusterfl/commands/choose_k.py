@@ -1,0 +1,72 @@
+"""``clusterfl choose-k``: how many clusters the clients of a scenario form."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from clusterfl.commands.common import ConfigFile, DataRoot, Json, Quiet, Set, Verbose, say_json, set_logging
+from clusterfl.commands.compare import parse_seeds
+from clusterfl.errors import ConfigError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("choose-k")(choose_k)
+
+
+def choose_k(
+    config: ConfigFile = None,
+    k: Annotated[str, typer.Option("--k", metavar="1-8", help="Numbers of clusters to look at.")] = "1-8",
+    sample: Annotated[int, typer.Option("--sample", min=2, help="Look at so many clients at most.")] = 60,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Local runs per client.")] = 2,
+    set_: Set = [],  # noqa: B006 (typer reads it)
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed (over the config's).")] = None,
+    data_root: DataRoot = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Recommend a number of clusters before any long training.
+
+    A sample of clients trains one common net for a few local runs, on each half of its data. The largest
+    number of clusters on which both halves agree is recommended.
+
+    \b
+    Examples:
+      clusterfl choose-k
+      clusterfl choose-k scenario.toml --k 1-6 --json
+    """
+    set_logging(verbose, quiet)
+    from clusterfl import keys
+    from clusterfl.choose import choose_k as choose
+    from clusterfl.config import Config
+
+    wanted = parse_seeds(k)
+    if min(wanted) < 1:
+        raise ConfigError(f"--k {k!r} should start at 1 or more")
+    chosen = Config.load(config, [*set_, "method.name=fedavg"], seed=seed, data_root=data_root)
+    built = chosen.build()
+    clients = min(sample, built.simulation.population.clients)
+    if max(wanted) > clients:
+        raise ConfigError(f"--k {k!r} should not go beyond the {clients} clients that are looked at")
+    with built.simulation.engine as engine:
+        advice = choose(engine, chosen.local, wanted, keys.key(chosen.seed), sample=sample, rounds=rounds)
+    if json:
+        say_json(
+            {
+                "k": advice.k,
+                "reason": advice.reason,
+                "clients": advice.clients,
+                "views": [asdict(v) for v in advice.views],
+            }
+        )
+        return
+    typer.echo("  k  stability  silhouette  inertia  eigengap")
+    for v in advice.views:
+        silhouette = "-" if v.silhouette is None else f"{v.silhouette:.3f}"
+        gap = "-" if v.eigengap is None else f"{v.eigengap:.3f}"
+        mark = "  <" if v.k == advice.k else ""
+        typer.echo(f"{v.k:3d} {v.stability:10.2f} {silhouette:>11s} {v.inertia:8.3f} {gap:>9s}{mark}")
+    typer.echo(f"k = {advice.k}: {advice.reason} ({advice.clients} clients)")

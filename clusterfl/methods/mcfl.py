@@ -1,0 +1,169 @@
+"""MCFL (Li and Yan, 2023): around any clustered method, a client holds all K models and uses the one whose
+cluster's mean image is nearest to that of the data at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.client import Client, Cohort, Payload, Shard, on_client
+from clusterfl.errors import NoReplies
+from clusterfl.keys import Key
+from clusterfl.method import Method, Served, State, admitted, log_margin
+from clusterfl.methods.cfl import CFL
+from clusterfl.parts.aggregate import mean_by
+from clusterfl.task import Task
+from clusterfl.tree import Tree, put
+
+FOURIER = 256  # random features of the kernel mean embedding
+
+
+def pixels(x: Tensor) -> Tensor:
+    """The inputs themselves: their mean is the mean image."""
+    return x
+
+
+def embedding(x: Tensor) -> Tensor:
+    """Random Fourier features, the same on every client: their mean tells apart more than means of pixels do."""
+    flat = x.flatten(1)
+    key, d = keys.key(0).to(x.device), flat.shape[1]
+    w = keys.normal(keys.fold_in(key, "w"), d, FOURIER) / d**0.5
+    b = keys.uniform(keys.fold_in(key, "b"), FOURIER) * (2.0 * torch.pi)
+    return torch.cos(flat @ w + b)
+
+
+# A feature maps a batch of inputs to a batch of tensors. To use your own, add it on server and clients alike.
+FEATURES: dict[str, Callable[[Tensor], Tensor]] = {"pixels": pixels, "embedding": embedding}
+
+
+def known_k(method: Method[Any]) -> int:
+    """How many models a method trains; a method that finds K itself starts with one."""
+    base = getattr(method, "base", None)
+    return known_k(base) if base is not None else getattr(method, "k", None) or 1
+
+
+@dataclass(frozen=True)
+class MCFLState(State):
+    """The base's state, and what clients said about their data."""
+
+    base: Any
+    features: Tensor  # [N, ...]: each client's mean feature
+    known: Tensor  # [N] bool: who has sent one
+
+
+@dataclass(frozen=True)
+class MCFL(Method[MCFLState]):
+    """The base trains as ever; at test time each client picks among all K models by its unlabelled inputs."""
+
+    name: ClassVar[str] = "mcfl"
+    summary: ClassVar[str] = "any clustered base; clients hold all K models and pick by the nearest mean image"
+    paper: ClassVar[str] = "Li, Yan, Computer Science 50(11A), 2023"
+    reveals: ClassVar[str] = "what its base reveals and, once, the mean image of some of its samples"
+
+    base: Method[Any] = CFL()
+    samples: int = 100  # inputs per mean, in training and at test time (the paper's n, not stated)
+    feature: str = "pixels"  # a name in FEATURES
+    noise: float = 0.0  # standard deviation of Gaussian noise on what a client sends
+    norm: Literal["l2", "l1"] = "l2"
+    download: Literal["each-round", "end"] = "each-round"  # when clients get the K models
+
+    def __post_init__(self) -> None:
+        if not self.base.clustered:
+            raise ValueError(f"base={self.base.name!r} should be a clustered method")
+        if self.samples < 1:
+            raise ValueError(f"samples={self.samples} should be at least 1")
+        if self.noise < 0:
+            raise ValueError(f"noise={self.noise} should be at least 0")
+        if self.feature not in FEATURES:
+            raise ValueError(f"feature={self.feature!r} should be one of {sorted(FEATURES)}")
+
+    def init(self, task: Task, cohort: Cohort, key: Key) -> MCFLState:
+        base = self.base.init(task, cohort, key)
+        got = cohort.run(self.describe)
+        n, features = len(cohort), got["feature"]
+        known = put(torch.zeros(n, dtype=torch.bool), got.ids, torch.tensor(True))
+        return MCFLState(base, put(torch.zeros(n, *features.shape[1:]), got.ids, features), known)
+
+    def round(self, state: MCFLState, cohort: Cohort) -> MCFLState:
+        state = replace(self.ask(state, cohort), base=self.base.round(state.base, cohort))
+        if self.download == "each-round":
+            with suppress(NoReplies):  # Alg. 2, line 3.3.2; the round counts even if nobody is there any more
+                cohort.run(self.receive, {"centers": self.base.serve(state.base, cohort.ids).models})
+        return state
+
+    def ask(self, state: MCFLState, cohort: Cohort) -> MCFLState:
+        """Everybody sends a mean feature once; those who did not answer at the start, now."""
+        silent = cohort.ids[~state.known[cohort.ids]]
+        if not len(silent):
+            return state
+        with suppress(NoReplies):
+            got = cohort.only(silent).run(self.describe)
+            known = put(state.known, got.ids, torch.tensor(True))
+            return replace(state, features=put(state.features, got.ids, got["feature"]), known=known)
+        return state
+
+    def means(self, state: MCFLState) -> Tensor:
+        """``[K, ...]``: each cluster's mean of its members' features; infinitely far where there is none."""
+        served = self.base.serve(state.base, torch.arange(len(state.known)))
+        nowhere = {"x": torch.full((served.k, *state.features.shape[1:]), torch.inf)}
+        return mean_by({"x": state.features[state.known]}, served.index[state.known], old=nowhere)["x"]
+
+    def serve(self, state: MCFLState, ids: Tensor) -> Served:
+        return self.choosing(state, self.base.serve(state.base, ids))
+
+    def admit(self, state: MCFLState, cohort: Cohort) -> Served:
+        served, means = self.base.serve(state.base, cohort.ids[:0]), self.means(state)
+        got = cohort.run(self.describe)
+        away = self.distance(got["feature"].unsqueeze(1), means, got["feature"].dim() - 1)
+        log_margin(cohort, away)
+        index = admitted(served.models, cohort, got, away.argmin(dim=1)).index
+        return self.choosing(state, replace(served, index=index))
+
+    def choosing(self, state: MCFLState, served: Served) -> Served:
+        shared = {**served.shared, "centers": served.models, "means": self.means(state)}
+        return replace(served, personal=True, shared=shared, everywhere=True)
+
+    def cost(self, task: Task) -> tuple[int, int]:
+        down, up = self.base.cost(task)
+        return down + (known_k(self.base) * task.size if self.download == "each-round" else 0), up
+
+    def distance(self, a: Tensor, b: Tensor, axes: int) -> Tensor:
+        """Over the last ``axes`` axes."""
+        gap = (a - b).flatten(-axes)
+        return gap.square().sum(dim=-1).sqrt() if self.norm == "l2" else gap.abs().sum(dim=-1)
+
+    @on_client
+    def describe(self, me: Client) -> dict[str, Payload]:
+        mean = self.mean(me, me.train)
+        if self.noise:
+            mean = mean + self.noise * keys.normal(keys.fold_in(me.key, "noise"), *mean.shape)
+        return {"feature": mean}
+
+    @on_client
+    def receive(self, me: Client, centers: Tree) -> dict[str, Payload]:
+        """A device stores all K models; a simulation need not hold a copy for each client."""
+        return {}
+
+    @on_client
+    def personalise(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Payload]:
+        centers, means = shared.pop("centers"), shared.pop("means")
+        mu = self.mean(me, me.test)  # inputs alone: no label is looked at
+        k = self.distance(mu, means, mu.dim()).argmin()
+        chosen = {n: t.index_select(0, k.reshape(1))[0] for n, t in centers.items()}
+        return dict(self.base.personalise(me, chosen, **shared))
+
+    def mean(self, me: Client, shard: Shard) -> Tensor:
+        """The mean feature of ``samples`` of a client's inputs, chosen at random."""
+        valid = shard.n if shard.ragged else None
+        order = keys.permutation(keys.fold_in(me.key, "samples"), shard.length, valid)[: self.samples]
+        values = FEATURES[self.feature](shard.pool_x[shard.rows[order]])
+        if valid is None:
+            return values.mean(dim=0)
+        w = (torch.arange(len(order), device=order.device) < valid).float()
+        return (values * w.reshape(-1, *([1] * (values.dim() - 1)))).sum(dim=0) / w.sum().clamp(min=1.0)

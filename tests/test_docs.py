@@ -1,0 +1,78 @@
+"""The documentation: its code runs, and every key, figure and command is in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from clusterfl.cli import app
+from clusterfl.config import _TABLES, Config
+from clusterfl.results import write_run
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "README.md"])
+def test_the_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(blocks(page, "python"))
+    assert code
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # dataclasses look their module up by name
+    exec(compile(code, page, "exec"), module.__dict__)
+
+
+def test_the_configs_load() -> None:
+    found = [block for page in ("docs/config.md", "README.md") for block in blocks(page, "toml")]
+    assert found
+    for text in found:
+        Config.parse(tomllib.loads(text))
+
+
+def test_every_key_is_documented() -> None:
+    text = (ROOT / "docs/config.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL))
+    for name in Config.model_fields:
+        assert f"`{name}`" in sections["Top level"] or any(f"[{name}" in title for title in sections), name
+    for table, cls in _TABLES.items():
+        for f in dataclasses.fields(cls):
+            assert f"| `{f.name}` |" in sections[f"[{table}]"], f"{table}.{f.name} is not in docs/config.md"
+
+
+def test_every_result_is_documented(tmp_path: Path) -> None:
+    built = Config.load(None, ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"]).build()
+    summary = write_run(tmp_path, built.config, built.simulation.population, built.simulation.run())
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    for name in [*summary, *(p.name for p in tmp_path.iterdir() if p.is_file())]:
+        assert f"`{name}`" in text, f"{name} is not in docs/results.md"
+
+
+def test_every_command_is_documented() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in commands:
+        assert f"clusterfl {name}" in text, f"clusterfl {name} is not in README.md"
+
+
+PAGES = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.md") for path in ROOT.glob(pattern))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{page}: {target}"
