@@ -21,12 +21,14 @@ from filelock import FileLock, Timeout
 
 from clusterfl import codec
 from clusterfl.errors import ClusterflError
+from clusterfl.files import append, read_some, write_whole
 from clusterfl.loop import Record, Simulation
 from clusterfl.method import State
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+MOST = 1 << 36  # bytes of a checkpoint: a file larger than this is none
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class Checkpoints:
         for what, mine, its in (("config", self.config, snapshot.config), ("data", self.data, snapshot.data)):
             if mine != its:
                 raise CheckpointError(f"{path.name} was written with another {what}; resume it with the same one")
+        if snapshot.version != self.version:
+            log.warning("%s was written by version %s: the last bits may differ", path.name, snapshot.version)
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("round-*.ckpt"))
@@ -155,10 +159,7 @@ class Checkpoints:
 
     def _journal(self, record: Record) -> None:
         entry = codec.pack(record)
-        with self._log.open("ab") as f:
-            f.write(struct.pack("<Q", len(entry)) + entry)
-            f.flush()
-            os.fsync(f.fileno())
+        append(self._log, struct.pack("<Q", len(entry)) + entry)
 
     def _entries(self) -> Iterator[tuple[int, bytes]]:
         """(where it ends, entry), up to the first that is not whole."""
@@ -181,8 +182,8 @@ class Checkpoints:
                 record = codec.unpack(entry)
             except ValueError as e:
                 raise CheckpointError(f"{self._log.name} is damaged at round {wanted} ({e})") from e
-            if record.round != wanted:
-                raise CheckpointError(f"{self._log.name} has round {record.round} in place of {wanted}")
+            if not isinstance(record, Record) or record.round != wanted:
+                raise CheckpointError(f"{self._log.name} has something else in place of round {wanted}")
             wanted += 1
             yield record
         if wanted <= last:
@@ -209,33 +210,9 @@ def newest_snapshot(folder: Path) -> Snapshot:
 def read_snapshot(path: Path) -> Snapshot:
     """A checkpoint's content; CheckpointError, in one sentence, for anything that is not one."""
     try:
-        snapshot = codec.unpack(path.read_bytes())
-    except (ValueError, OSError) as e:
+        snapshot = codec.unpack(read_some(path, MOST))
+    except (ValueError, OSError, ClusterflError) as e:
         raise CheckpointError(f"checkpoint {path.name} is damaged ({e})") from e
     if not isinstance(snapshot, Snapshot) or snapshot.format != FORMAT:
         raise CheckpointError(f"checkpoint {path.name} should have format {FORMAT}, written by another version")
     return snapshot
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """The file is there whole or not at all, even if the machine stops in between."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        temporary.replace(path)
-    except OSError as e:
-        temporary.unlink(missing_ok=True)
-        raise ClusterflError(f"{path} could not be written ({e.strerror}); free some space and resume") from e
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """A rename lasts only once its folder is on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -63,7 +63,7 @@ def decode(structure: Any, tensors: dict[str, Tensor]) -> Any:
         if "$t" in v:
             return tensors[v["$t"]]
         if "$c" in v:
-            return Registered.find(v["$c"])(**{k: walk(x) for k, x in v["f"].items()})
+            return _build(Registered.find(v["$c"]), {k: walk(x) for k, x in v["f"].items()})
         if "$d" in v:
             return {walk(k): walk(x) for k, x in v["$d"]}
         if "$l" in v:
@@ -75,6 +75,14 @@ def decode(structure: Any, tensors: dict[str, Tensor]) -> Any:
         raise ValueError("message should hold only known kinds of values")
 
     return walk(structure)
+
+
+def _build(cls: type[Any], given: dict[str, Any]) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    needed = {n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING}
+    if not needed <= given.keys() <= fields.keys():
+        raise ValueError(f"{cls.__name__} has other fields here: another version wrote it")
+    return cls(**given)
 
 
 def pack(value: Any) -> bytes:

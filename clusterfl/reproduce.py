@@ -44,9 +44,9 @@ class Metric:
 METRICS = {
     "accuracy_mean": Metric("accuracy"),
     "accuracy_weighted": Metric("accuracy, by size"),
-    "accuracy_top5_rounds": Metric("accuracy, best 5 rounds"),
-    "accuracy_top5_weighted": Metric("accuracy, by size, best 5 rounds"),
-    "accuracy_bottom5": Metric("worst 5 clients"),
+    "accuracy_top5_rounds": Metric("best 5 rounds"),
+    "accuracy_top5_weighted": Metric("best 5 rounds, by size"),
+    "accuracy_bottom5": Metric("worst 5"),
     "global_accuracy": Metric("global"),
     "intra_accuracy": Metric("intra"),
     "inter_accuracy": Metric("inter"),
@@ -155,10 +155,7 @@ class Cell:
             {"seed": self.seed},
         ):
             table = merged(table, changes)
-        try:
-            return Config.parse(table)
-        except ConfigError as error:
-            raise ConfigError(f"{e.name}, {row.name}, {setting.name}: {error}") from error
+        return Config.parse(table)
 
 
 def load(path: Path) -> Experiment:
@@ -381,6 +378,12 @@ class Comparison:
         return sorted({r["seed"] for r in self.results})
 
     @property
+    def count(self) -> str:
+        """How many of how many, over how many seeds, in words."""
+        seeds = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return f"{self.reproduced} of {self.compared} figures reproduced, {seeds}" if self.compared else seeds
+
+    @property
     def seconds(self) -> float:
         return float(sum(r["seconds"] for r in self.results))
 
@@ -398,7 +401,8 @@ class Comparison:
     def grid(self) -> list[list[str]]:
         """A head and one line per row, as text."""
         texts = {(f.row, f.setting, f.metric): f.text for f in self.figures if f.ours or f.void or f.paper is not None}
-        head = ["", *(f"{setting}: {METRICS[metric].label}" for setting, metric in self.columns)]
+        alone = len({setting for setting, _ in self.columns}) == 1
+        head = ["", *(("" if alone else f"{s}: ") + METRICS[m].label for s, m in self.columns)]
         rows = [r.name for r in self.experiment.rows]
         return [head, *([name, *(texts.get((name, *column), "") for column in self.columns)] for name in rows)]
 
@@ -503,9 +507,7 @@ def _summary(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comp
 def _section(e: Experiment, found: Sequence[Comparison]) -> str:
     parts = [f"### {e.table}: {e.title}\n"]
     for c in found:
-        seeds = "1 seed" if len(c.seeds) == 1 else f"{len(c.seeds)} seeds"
-        count = f"{c.reproduced} of {c.compared} figures reproduced, " if c.compared else ""
-        parts += [f"{c.scale.capitalize()} scale: {count}{seeds}.\n", markdown(c.grid())]
+        parts += [f"{c.scale.capitalize()} scale: {c.count}.\n", markdown(c.grid())]
         parts.append(f"```\n{c.command}\n```\n")
     if not found and e.rows:
         parts.append(f"Not run. `clusterfl reproduce {e.name}` runs it.\n")

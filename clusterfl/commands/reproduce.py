@@ -192,8 +192,7 @@ def show(found: Comparison) -> None:
     for line in lines:
         table.add_row(*line)
     Console().print(table)
-    if found.compared:
-        typer.echo(f"{found.reproduced} of {found.compared} figures reproduced, {len(found.seeds)} seeds")
+    typer.echo(found.count)
 
 
 def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:

@@ -20,6 +20,16 @@ from clusterfl.tree import Tree, rows, take
 EVAL_BATCH = 500  # images at a time: batches over about a thousand cost more per image
 
 
+@dataclass(frozen=True)
+class Spent:
+    """A run's privacy: (epsilon, delta) of the client with most uploads, and what it does not cover."""
+
+    epsilon: float
+    delta: float
+    uploads: int
+    uncovered: tuple[str, ...]  # "procedure: field"
+
+
 class BaseEngine(ABC):
     """An engine over a population."""
 
@@ -57,8 +67,12 @@ class BaseEngine(ABC):
         """How many replies were turned down so far."""
         return 0
 
-    def epsilon(self, *, ever: bool = False) -> float | None:
-        """The privacy spent so far; None where nothing is accounted (engines/privacy.py)."""
+    def epsilon(self) -> float | None:
+        """The privacy that the rounds so far have spent; None where nothing is accounted (engines/privacy.py)."""
+        return None
+
+    def spent(self) -> Spent | None:
+        """What was ever charged."""
         return None
 
     def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.client import Call, Chunk
 from clusterfl.data.population import Population
-from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.base import BaseEngine, Spent
 from clusterfl.tree import Tree
 
 
@@ -41,11 +42,26 @@ class Wrapper(BaseEngine):
     def rejections(self) -> int:
         return self.inner.rejections()
 
-    def epsilon(self, *, ever: bool = False) -> float | None:
-        return self.inner.epsilon(ever=ever)
+    def epsilon(self) -> float | None:
+        return self.inner.epsilon()
+
+    def spent(self) -> Spent | None:
+        return self.inner.spent()
 
     def close(self) -> None:
         self.inner.close()
+
+
+L = TypeVar("L", bound=Wrapper)
+
+
+def layer(engine: BaseEngine, kind: type[L]) -> L | None:
+    """The wrapper of a kind around an engine, if there is one."""
+    while isinstance(engine, Wrapper):
+        if isinstance(engine, kind):
+            return engine
+        engine = engine.inner
+    return None
 
 
 class Flaky(Wrapper):

@@ -88,7 +88,9 @@ def _sent(call: Call, chunk: Chunk, field: str) -> Iterator[Tree]:
 
 def norms(moves: Parts) -> Tensor:
     """The length of every client's update ``[m]``."""
-    return torch.stack([t.flatten(1).double().square().sum(dim=1) for t in moves.values()]).sum(dim=0).sqrt()
+    # row by row: the sum of a row must not depend on how many clients are in the chunk
+    squares = [torch.stack([r.double().square().sum() for r in t]) for t in moves.values()]
+    return torch.stack(squares, dim=1).sum(dim=1).sqrt()
 
 
 def scaled(moves: Parts, factor: Tensor) -> Parts:

@@ -27,7 +27,7 @@ from clusterfl.parts.init import first_net, kmeans
 from clusterfl.parts.local import SGD, clipped, sgd
 from clusterfl.parts.prox import proximal
 from clusterfl.parts.pseudo import adam, gradient_of
-from clusterfl.parts.similarity import Similarity, align, by_cluster, look, similarity
+from clusterfl.parts.similarity import Similarity, align, between, by_cluster, look, similarity
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, repeat, row, select, take, unvector, vector
 
@@ -53,22 +53,22 @@ class FCCA(Method[FCCAState]):
     paper: ClassVar[str] = "Zhou, Shi, Tian, Li, Ye, Lv, 2023"
     reveals: ClassVar[str] = "its trained model, a generative model and the moments of its features, and its size"
 
-    k: int = 4
+    k: int = 4  # clusters
     local: SGD = SGD()
     prox: float = 0.0  # +Prox: strength of the pull towards the received encoder and head
-    per: bool = False  # +Per: each client goes on with its own head
-    alpha: float = 1.0  # weight of the UNKNOWN samples (eq. 3)
-    warmup: int = 10  # rounds that a flow needs before it can be compared; one head for all until then
-    recipe: Literal["robust", "literal"] = "robust"
-    flow_steps: int = 20
-    flow_batch: int = 64
-    flow_lr: float | None = None  # None: 2e-3 (robust, Adam), 0.01 (literal, SGD)
-    dim: int = 64  # wider features are projected to so many
-    blocks: int = 4
-    hidden: int = 64
-    clamp: float = 2.0
-    draws: int = 128  # of each of eps1 and eps2
-    restarts: int = 20
+    per: bool = False  # +Per: every client goes on with a head of its own
+    alpha: float = 1.0  # weight of the UNKNOWN samples (eq. 3); 0: none
+    warmup: int = 10  # rounds that flows train before they are compared; one head for all until then
+    recipe: Literal["robust", "literal"] = "robust"  # how flows are trained; the paper's letter makes them diverge
+    flow_steps: int = 20  # steps of a client's flow in a round
+    flow_batch: int = 64  # features in a step, and as many UNKNOWN samples
+    flow_lr: float | None = None  # unset: 0.002 with 'robust' (Adam), 0.01 with 'literal' (SGD)
+    dim: int = 64  # features of a flow; more of them are projected to so many
+    blocks: int = 4  # couplings of a flow
+    hidden: int = 64  # width of a coupling's nets
+    clamp: float = 2.0  # a coupling's log-scale stays within (-clamp, clamp)
+    draws: int = 128  # samples of each of eps1 and eps2, for every label
+    restarts: int = 20  # of k-means
 
     def __post_init__(self) -> None:
         least = {"k": 1, "flow_steps": 1, "flow_batch": 1, "dim": 2, "draws": 1, "restarts": 1, "warmup": 0}
@@ -120,8 +120,8 @@ class FCCA(Method[FCCAState]):
         got = cohort.run(self.introduce, {"theta": row(state.centers, 0), "moments": state.moments})
         new = self._looks(state, cohort, got["flow"]).nan_to_num()
         known = state.fits > 0
-        between = similarity(torch.cat([new, state.looks[known]])).between()[: len(new), len(new) :]
-        scores = by_cluster(between, state.assign[known], self.k)
+        alike = between(torch.cat([new, state.looks[known]]))[: len(new), len(new) :]
+        scores = by_cluster(alike, state.assign[known], self.k)
         log_margin(cohort, -scores)
         index = put(torch.zeros(len(cohort), dtype=torch.int64), _places(got.ids, cohort.ids), scores.argmax(dim=1))
         if self.per:
@@ -163,10 +163,10 @@ class FCCA(Method[FCCAState]):
         ready = len(known) >= self.k and int(state.fits.sum()) > self.warmup * len(state.fits)
         assign = state.assign
         if ready:
-            between = similarity(state.looks[known]).between()
-            found = kmeans(between, self.k, keys.fold_in(cohort.key, "kmeans"), self.restarts)
+            alike = between(state.looks[known])
+            found = kmeans(alike, self.k, keys.fold_in(cohort.key, "kmeans"), self.restarts)
             assign = put(assign, known, align(found, assign[known], self.k))
-            log_margin(cohort, -by_cluster(between, assign[known], self.k))
+            log_margin(cohort, -by_cluster(alike, assign[known], self.k))
         log_clusters(cohort, state.assign, assign, self.k)
         return assign, ready
 

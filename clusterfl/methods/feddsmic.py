@@ -89,13 +89,13 @@ class FedDSMIC(Method[Indicated]):
     init_from: Strategy = "kmeans-local"
     weights: Literal["size", "uniform"] = "size"
     admit_epochs: int = 10
-    inner_lr: float | None = None  # eta of eq. 15, and of the personal steps; None: the local rule's
+    inner_lr: float = 0.01  # eta of eq. 15, and of the personal steps
     independent: bool = True  # inner and outer batches drawn apart (eq. 14), or the same batch (eq. 16, algorithm 2)
     personal_steps: int = 1
 
     def __post_init__(self) -> None:
         _check(self.k, self.weights, self.admit_epochs)
-        if self.inner_lr is not None and not self.inner_lr >= 0:
+        if not self.inner_lr >= 0:
             raise ValueError(f"inner_lr={self.inner_lr} should be at least 0")
         if self.personal_steps < 1:
             raise ValueError(f"personal_steps={self.personal_steps} should be at least 1")
@@ -119,8 +119,7 @@ class FedDSMIC(Method[Indicated]):
     @property
     def inner(self) -> SGD:
         """The client's own step: plain, whatever the outer rule adds."""
-        lr = self.local.lr if self.inner_lr is None else self.inner_lr
-        return SGD(lr=lr, lr_decay=self.local.lr_decay, batch=self.local.batch, steps=self.personal_steps)
+        return SGD(lr=self.inner_lr, lr_decay=self.local.lr_decay, batch=self.local.batch, steps=self.personal_steps)
 
     @on_client
     def client_update(self, me: Client, theta: Tree) -> dict[str, Payload]:

@@ -21,7 +21,7 @@ def tail(task: Task, layers: int) -> tuple[str, ...]:
     """Every tensor of the last ``layers`` layers that have parameters."""
     holders = [n for n, m in task.module.named_modules() if any(True for _ in m.parameters(recurse=False))]
     if layers >= len(holders):
-        raise ValueError(f"layers={layers} should be below the model's {len(holders)} layers")
+        raise ValueError(f"layers={layers} should be below the model's {len(holders)}: some should be shared")
     kept = holders[len(holders) - layers :]
     return tuple(n for n in (*task.params, *task.fixed, *task.buffers) if n.rpartition(".")[0] in kept)
 

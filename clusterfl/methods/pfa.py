@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clusterfl import keys
 from clusterfl.client import Client, Cohort, Payload, on_client
@@ -65,6 +65,8 @@ class PFA(Method[Groups]):
         n = len(cohort)
         if self.k > n:
             raise ValueError(f"k={self.k} should be between 1 and the number of clients, {n}")
+        if not any(isinstance(m, nn.ReLU | nn.ReLU6) for m in task.module.modules()):
+            raise ValueError("model should have a ReLU layer for pfa, which looks at the units that it leaves at zero")
         theta, q = first_net(task, key), min(self.units, task.width)
         units = keys.choice(keys.fold_in(key, "units"), task.width, q)
         nobody = torch.zeros(n, dtype=torch.int64)

@@ -44,11 +44,6 @@ class Similarity(NamedTuple):
         """The three ``[N, N]`` means over labels."""
         return Similarity(self.b.mean(dim=0), self.p.mean(dim=0), self.s.mean(dim=0))
 
-    def between(self) -> Tensor:
-        """``[N, N]``: what is clustered (the paper's D), symmetric although eps1 and eps2 differ."""
-        d = self.s.mean(dim=0)
-        return (d + d.T) / 2.0
-
 
 def similarity(looks: Tensor) -> Similarity:
     """B, P and S of clients from their looks."""
@@ -59,11 +54,22 @@ def similarity(looks: Tensor) -> Similarity:
     return Similarity(b, p, b * p)
 
 
-def by_cluster(between: Tensor, assign: Tensor, k: int) -> Tensor:
+def between(looks: Tensor) -> Tensor:
+    """``[N, N]``: S over all labels, which is what is clustered (the paper's D).
+
+    Label by label, for thousands of clients; symmetric, although eps1 and eps2 differ.
+    """
+    d = torch.zeros(len(looks), len(looks), dtype=torch.float64)
+    for label in looks.split(1, dim=2):
+        d += similarity(label).s[0] / looks.shape[2]
+    return (d + d.T) / 2.0
+
+
+def by_cluster(alike: Tensor, assign: Tensor, k: int) -> Tensor:
     """``[m, K]``: the mean similarity to each cluster's members; -1, the least there can be, to an empty one."""
-    member = F.one_hot(assign, k).to(between.dtype)
+    member = F.one_hot(assign, k).to(alike.dtype)
     size = member.sum(dim=0)
-    return torch.where(size > 0, between @ member / size.clamp(min=1.0), -1.0)
+    return torch.where(size > 0, alike @ member / size.clamp(min=1.0), -1.0)
 
 
 def align(found: Tensor, before: Tensor, k: int) -> Tensor:

@@ -53,7 +53,7 @@ def test_a_client_serves_its_own_head_and_a_newcomer_a_tuned_one() -> None:
 def test_layers_are_counted_from_the_end() -> None:
     task = small_task()
     assert tail(task, 0) == ()
-    with pytest.raises(ValueError, match="layers=2 should be below the model's 2 layers"):
+    with pytest.raises(ValueError, match="layers=2 should be below the model's 2: some should be shared"):
         tail(task, 2)
     with pytest.raises(ValueError, match="layers=-1"):
         FedPer(layers=-1)

@@ -252,14 +252,6 @@ def test_models_with_batch_norm(engine: type[Serial]) -> None:
     torch.testing.assert_close(outputs(task, theta, x, 1)[:2], outputs(task, theta, x[:2], 1))
 
 
-def test_pool_spreads_server_work() -> None:
-    from clusterfl.engines import Pool
-
-    population, task = small_population(), small_task()
-    with Pool(task, population, workers=2) as pool:
-        assert_equal(play(QUICK, Serial(task, population), rounds=1), play(QUICK, pool, rounds=1), "pool and serial")
-
-
 # -- privacy and traffic -----------------------------------------------------------------------------
 
 

@@ -74,6 +74,12 @@ def test_it_waits_for_enough_clients() -> None:
     assert not state.grouped
 
 
+def test_a_model_without_relu_is_refused() -> None:
+    population = small_population()
+    with pytest.raises(ValueError, match="model should have a ReLU layer"):
+        play(PFA(k=2), Serial(Task(build_model("mclr", (6,), 3), 3), population))
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="group_round=0"):
         PFA(group_round=0)

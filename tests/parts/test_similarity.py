@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.models import Flow
-from clusterfl.parts.similarity import align, by_cluster, look, similarity
+from clusterfl.parts.similarity import align, between, by_cluster, look, similarity
 from clusterfl.tree import Tree
 
 FLOW, CLIENTS, DRAWS = Flow(4, 3, blocks=2, hidden=8), 4, 12
@@ -62,10 +62,12 @@ def test_all_pairs_and_the_papers_paired_draws_agree() -> None:
 
 
 def test_between_is_the_symmetric_mean_over_labels() -> None:
-    found = similarity(torch.stack([look(FLOW, theta, EPS) for theta in flows()]))
-    between = found.between()
-    assert torch.equal(between, between.T)
-    torch.testing.assert_close(between[0, 1], (found.s[:, 0, 1].mean() + found.s[:, 1, 0].mean()) / 2)
+    looks = torch.stack([look(FLOW, theta, EPS) for theta in flows()])
+    found, alike = similarity(looks), between(looks)
+    assert torch.equal(alike, alike.T)
+    for i in range(CLIENTS):
+        for j in range(CLIENTS):
+            torch.testing.assert_close(alike[i, j], (found.s[:, i, j].mean() + found.s[:, j, i].mean()) / 2)
     torch.testing.assert_close(found.mean().p, found.p.mean(dim=0))
 
 
@@ -77,8 +79,8 @@ def test_a_flow_that_knows_nothing_is_like_nobody() -> None:
 
 
 def test_by_cluster() -> None:
-    between = torch.tensor([[1.0, 0.5, -0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
-    got = by_cluster(between, torch.tensor([0, 0, 2]), 3)
+    alike = torch.tensor([[1.0, 0.5, -0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
+    got = by_cluster(alike, torch.tensor([0, 0, 2]), 3)
     torch.testing.assert_close(got, torch.tensor([[0.75, -1.0, -0.5], [0.75, -1.0, 0.0]], dtype=torch.float64))
 
 

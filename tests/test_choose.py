@@ -1,0 +1,60 @@
+"""The number of clusters is found where there are some, and 1 where there are none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from clusterfl import keys
+from clusterfl.choose import View, advise, choose_k, half
+from clusterfl.cli import app
+from clusterfl.client import Client, Shard
+from clusterfl.engines import Serial, Stacked
+from clusterfl.parts.local import SGD
+from clusterfl.testing import small_population, small_task
+
+ROOT_CONFIG = ["--set", "data.unseen=0"]
+
+
+@pytest.mark.parametrize(("shift", "k"), [("rotate", 4), ("swap_labels", 4), ("none", 1)])
+def test_digits(shift: str, k: int) -> None:
+    found = CliRunner().invoke(app, ["choose-k", "--k", "1-6", "--set", f"data.shift={shift}", "--json"])
+    assert found.exit_code == 0, found.output
+    got = json.loads(found.stdout)
+    assert got["k"] == k, got["reason"]
+    assert [v["k"] for v in got["views"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_engines_agree_on_ragged_clients() -> None:
+    rule = SGD(lr=0.1, batch=5)
+    serial, stacked = (
+        choose_k(make(small_task(), small_population()), rule, [1, 2, 3], keys.key(0)) for make in (Serial, Stacked)
+    )
+    assert serial.k == stacked.k == 2
+    assert [v.stability for v in serial.views] == [v.stability for v in stacked.views]
+
+
+def test_halves_share_no_sample_and_leave_none_out() -> None:
+    rows = torch.arange(10, 17)
+    shard = Shard(torch.zeros(20, 1), torch.zeros(20, dtype=torch.int64), rows, 7)
+    me = Client(small_task(), shard, shard, keys.key(0), least=7)
+    first, second = half(me, 0).train, half(me, 1).train
+    assert sorted([*first.rows.tolist(), *second.rows.tolist()]) == rows.tolist()
+    assert (first.n, second.n) == (4, 3)
+
+
+def test_the_largest_stable_number_is_advised() -> None:
+    views = [View(k, s, None, 1.0, None) for k, s in ((1, 1.0), (2, 0.95), (3, 0.5), (4, 0.92), (5, 0.89))]
+    assert advise(views).k == 4
+    assert advise([replace(v, stability=0.1 * v.k) for v in views[1:]]).k == 5, "else the most stable"
+
+
+@pytest.mark.parametrize("k", ["0-3", "1-99", "x"])
+def test_an_impossible_range_is_one_sentence(k: str, tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["choose-k", "--k", k])
+    assert found.exit_code == 2 and found.stderr.count("\n") == 1 and "should" in found.stderr
