@@ -2,8 +2,10 @@
 
 Every client trains one net, common to all, twice: on each half of its data. Clients of one distribution
 move it the same way, so a number of clusters is real when clustering the first halves and clustering the
-second halves give the same groups (their ARI, the *stability*). Fewer clusters than there are can be
-stable too, more cannot: the largest stable number is recommended, and data without clusters gives 1.
+second halves give the same groups. It is measured by the prediction strength of Tibshirani and Walther
+(2005), here called *stability*: of the cluster that does worst, the share of pairs of clients that are
+together both times. Fewer clusters than there are can be stable too, more cannot: the largest stable
+number is recommended, and data without clusters gives 1.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, Shard, on_client
+from clusterfl.client import Client, Payload, Shard, on_client
 from clusterfl.engines.base import BaseEngine
 from clusterfl.keys import Key
 from clusterfl.method import Procedures
 from clusterfl.parts.init import first_net, kmeans
 from clusterfl.parts.local import SGD, sgd
-from clusterfl.tree import Tree, flat, repeat, subtract
+from clusterfl.tree import Tree, flat, repeat, rows, subtract
 
-STABLE = 0.9  # ARI between the halves from which a number of clusters counts as real
+STABLE = 0.8  # from which a number of clusters counts as real, as Tibshirani and Walther advise
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class View:
     """What speaks for a number of clusters."""
 
     k: int
-    stability: float  # ARI between the clusterings of both halves
+    stability: float  # prediction strength between the clusterings of both halves
     silhouette: float | None  # how much nearer clients are to their own cluster than to the next
     inertia: float  # share of the updates' spread that is left within clusters (the elbow)
     eigengap: float | None  # drop after the k-th eigenvalue of the clients' similarity
@@ -45,44 +47,55 @@ class Advice:
     k: int
     reason: str
     views: list[View]
-    clients: int
+    clients: int = 0
+    runs: int = 0  # local runs per client that it took
+    sure: bool = True  # whether any number was stable
 
 
 def choose_k(
-    engine: BaseEngine, rule: SGD, ks: Sequence[int], key: Key, *, sample: int | None = None, rounds: int = 2
+    engine: BaseEngine, rule: SGD, ks: Sequence[int], key: Key, *, sample: int | None = None, most: int = 16
 ) -> Advice:
-    """Looks at up to ``sample`` clients; ``rounds`` local runs each, from one common net."""
+    """Looks at up to ``sample`` clients, which train one common net for 2, 4, … at most ``most`` local runs:
+    a large net has to leave its random start before its updates tell clients apart."""
     n = engine.clients if sample is None else min(sample, engine.clients)
     ids = keys.choice(keys.fold_in(key, "sample"), engine.clients, n)
     if max(ks) > n:
         raise ValueError(f"k={max(ks)} should be at most the {n} clients that are looked at")
-    halves = updates(engine.cohort(ids, keys.fold_in(key, "halves")), rule, rounds, key)
-    views = [view(k, *halves, keys.fold_in(key, k)) for k in ks]
-    return replace(advise(views), clients=n)
+    start = first_net(engine.task, key)
+    models: dict[str, Tree] = {"first": repeat(start, n), "second": repeat(start, n)}
+    advice = Advice(1, "nothing was looked at", [], n, 0)
+    runs, goal = 0, 2
+    while runs < most:
+        goal = min(goal, most)
+        while runs < goal:
+            got = engine.cohort(ids, keys.fold_in(key, "halves", runs), runs).run(Halves(rule).train, **models)
+            ids = got.ids
+            models = {"first": got["first"], "second": got["second"]}
+            runs += 1
+        halves = [moves(models[name], start, engine.task.params) for name in ("first", "second")]
+        views = [view(k, halves[0], halves[1], keys.fold_in(key, k)) for k in ks]
+        advice = replace(advise(views), clients=len(ids), runs=runs)
+        if advice.k > 1 and advice.sure:
+            break
+        goal *= 2
+    return advice
 
 
-def updates(cohort: Cohort, rule: SGD, rounds: int, key: Key) -> tuple[Tensor, Tensor]:
-    """Two matrices ``[m, P]``: how each half of each client's data moves the common net, of length one."""
-    start = first_net(cohort.task, key)
-    longer = (
-        replace(rule, epochs=rule.epochs * rounds) if rule.epochs else replace(rule, steps=(rule.steps or 1) * rounds)
-    )
-    got = cohort.run(Halves(longer).train, {"theta": start})
-    before = repeat(start, len(got))
-    a, b = (flat(subtract(got[name], before), cohort.task.params) for name in ("first", "second"))
-    return torch.nn.functional.normalize(a), torch.nn.functional.normalize(b)
+def moves(models: Tree, start: Tree, names: Sequence[str]) -> Tensor:
+    """``[m, P]``: the direction in which each client moved the common net."""
+    return torch.nn.functional.normalize(flat(subtract(models, repeat(start, rows(models))), names))
 
 
 @dataclass(frozen=True)
 class Halves(Procedures):
-    """Local training on every other sample, twice."""
+    """Local training of two models, each on every other sample."""
 
     rule: SGD
 
     @on_client
-    def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        trained = [sgd(half(me, j), theta, self.rule, stream=j) for j in range(2)]
-        return {"first": trained[0], "second": trained[1]}
+    def train(self, me: Client, first: Tree, second: Tree) -> dict[str, Payload]:
+        a, b = (sgd(half(me, j), theta, self.rule, stream=j) for j, theta in enumerate((first, second)))
+        return {"first": a, "second": b}
 
 
 def half(me: Client, j: int) -> Client:
@@ -95,7 +108,7 @@ def half(me: Client, j: int) -> Client:
 
 
 def view(k: int, first: Tensor, second: Tensor, key: Key) -> View:
-    from sklearn.metrics import adjusted_rand_score, silhouette_score
+    from sklearn.metrics import silhouette_score
 
     both = torch.cat([first, second], dim=1)
     centred = both - both.mean(dim=0)
@@ -108,11 +121,28 @@ def view(k: int, first: Tensor, second: Tensor, key: Key) -> View:
     within = sum(float((centred[s == c] - centred[s == c].mean(dim=0)).square().sum()) for c in np.unique(s))
     return View(
         k,
-        float(adjusted_rand_score(a, b)),
+        min(prediction_strength(a, b), prediction_strength(b, a)),
         float(silhouette_score(both.numpy(), s)) if 1 < found < len(s) else None,
         within / max(float(centred.square().sum()), 1e-12),
         gap,
     )
+
+
+def prediction_strength(a: np.ndarray, b: np.ndarray) -> float:
+    """Of the cluster of ``a`` that does worst: the share of its pairs that are together in ``b`` too.
+
+    A cluster of one client counts as confirmed if that client is alone in ``b`` as well.
+    """
+    strengths = []
+    for c in np.unique(a):
+        members = b[a == c]
+        n = len(members)
+        if n == 1:
+            strengths.append(float((b == members[0]).sum() == 1))
+        else:
+            together = sum(int(m) * (int(m) - 1) for m in np.unique(members, return_counts=True)[1])
+            strengths.append(together / (n * (n - 1)))
+    return float(min(strengths))
 
 
 def _eigengaps(first: Tensor, second: Tensor) -> list[float]:
@@ -134,13 +164,14 @@ def advise(views: Sequence[View]) -> Advice:
     if not stable:
         best = max(views, key=lambda v: v.stability)
         reason = f"no number is stable (at least {STABLE}); k = {best.k} is the most stable, at {best.stability:.2f}"
-        return Advice(best.k, reason, list(views), 0)
+        return Advice(best.k, reason, list(views), sure=False)
     best = max(stable, key=lambda v: v.k)
     more = [v for v in views if v.k > best.k]
     if best.k == 1:
         worst = max((v.stability for v in more), default=0.0)
         reason = f"two halves of the same clients' data never agree on more than one cluster (at best {worst:.2f})"
     else:
-        after = f", and only {more[0].stability:.2f} of it with k = {more[0].k}" if more else ""
-        reason = f"both halves of the clients' data give the same {best.k} clusters (ARI {best.stability:.2f}){after}"
-    return Advice(best.k, reason, list(views), 0)
+        after = f", but not with k = {more[0].k} ({more[0].stability:.2f})" if more else ""
+        same = f"both halves of the clients' data give the same {best.k} clusters"
+        reason = f"{same} (prediction strength {best.stability:.2f}){after}"
+    return Advice(best.k, reason, list(views))

@@ -13,12 +13,15 @@ from typing import Any, get_origin
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
+from torch import Tensor
 
 from clusterfl import keys, tables
 from clusterfl.checkpoint import CheckpointConfig
 from clusterfl.data.population import Population
 from clusterfl.data.scenario import DataConfig, build
+from clusterfl.engines.attack import AttackConfig, attackers, flip_labels
 from clusterfl.engines.make import EngineConfig, Load, check_device, make_engine, resolve
+from clusterfl.engines.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.method import Method
@@ -72,6 +75,8 @@ class Config(BaseModel):
     methods: dict[str, Table] = Field(default_factory=dict, description="parameters of other methods, for compare")
     engine: InstanceOf[EngineConfig] = Field(default_factory=EngineConfig)
     checkpoint: InstanceOf[CheckpointConfig] = Field(default_factory=CheckpointConfig)
+    attack: InstanceOf[AttackConfig] = Field(default_factory=AttackConfig)
+    privacy: InstanceOf[PrivacyConfig] = Field(default_factory=PrivacyConfig)
 
     # -- from tables ---------------------------------------------------------------------------------
 
@@ -92,6 +97,8 @@ class Config(BaseModel):
             changes["seed"] = seed
         if data_root is not None:
             _put(changes, ["data", "root"], str(data_root))
+        for given in (table, changes):
+            _use_aliases(given.get("method"))
         for kind in ("method", "model"):
             chosen = changes.get(kind)
             name = chosen.get("name") if isinstance(chosen, dict) else None
@@ -110,7 +117,7 @@ class Config(BaseModel):
         except ValidationError as e:
             raise _sentence(e.errors()[0]) from None
 
-    @field_validator("data", "local", "engine", "model", "checkpoint", mode="before")
+    @field_validator("data", "local", "engine", "model", "checkpoint", "attack", "privacy", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
@@ -152,6 +159,8 @@ class Config(BaseModel):
             "method": write_method(self.method),
             "engine": tables.write(self.engine),
             "checkpoint": tables.write(self.checkpoint),
+            "attack": tables.write(self.attack),
+            "privacy": tables.write(self.privacy),
         }
         return {**written, "methods": self.methods} if self.methods else written
 
@@ -176,9 +185,15 @@ class Config(BaseModel):
         return Config.parse({**self.table(), "seed": seed})
 
     def population(self) -> Population:
-        """The clients and their data."""
+        """The clients and their data; attackers who flip labels have flipped them."""
         with tables.naming("data"):
-            return build(self.data, keys.fold_in(keys.key(self.seed), "data"))
+            made = build(self.data, keys.fold_in(keys.key(self.seed), "data"))
+        return flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made
+
+    def attackers(self, population: Population) -> Tensor:
+        """The ids of the clients that lie."""
+        with tables.naming("attack"):
+            return attackers(self.attack, population, keys.fold_in(keys.key(self.seed), "attack"))
 
     def build(self, population: Population | None = None) -> Built:
         """Everything a run needs. ``population`` is this config's own, where it is at hand already."""
@@ -193,7 +208,15 @@ class Config(BaseModel):
         engine = resolve(self.engine, task, population, self.device, load)
         resolved = self.model_copy(update={"data": self.data.resolved(), "engine": engine})
         schedule = Schedule(self.rounds, self.participation, self.seed, self.eval_every)
-        made = make_engine(engine, task, population, self.device)
+        made = make_engine(
+            engine,
+            task,
+            population,
+            self.device,
+            attack=self.attack,
+            attackers=self.attackers(population),
+            privacy=self.privacy,
+        )
         return Built(resolved, Simulation(self.method, population, made, schedule))
 
 
@@ -313,6 +336,13 @@ def _put(table: Table, path: Sequence[str], value: Any) -> None:
     table[path[-1]] = value
 
 
+def _use_aliases(method: Any) -> None:
+    """One name for each parameter, so that an override finds what it is to replace."""
+    for key, name in ALIASES.items():
+        if isinstance(method, dict) and name in method and key not in method:
+            method[key] = method.pop(name)
+
+
 def merged(table: Table, changes: Table, path: str = "") -> Table:
     out = dict(table)
     for key, value in changes.items():
@@ -340,7 +370,14 @@ def known_keys() -> dict[str, str]:
     return found | {"k": "method.k", "init": "method.init"} | {name: name for name in Config.model_fields}
 
 
-_TABLES: dict[str, Any] = {"engine": EngineConfig, "data": DataConfig, "local": SGD, "checkpoint": CheckpointConfig}
+_TABLES: dict[str, Any] = {
+    "attack": AttackConfig,
+    "privacy": PrivacyConfig,
+    "engine": EngineConfig,
+    "data": DataConfig,
+    "local": SGD,
+    "checkpoint": CheckpointConfig,
+}
 
 
 def _better(error: UnknownKey) -> UnknownKey:

@@ -23,13 +23,14 @@ def write_whole(path: Path, data: bytes) -> None:
         raise _full(path, e) from e
 
 
-def append(path: Path, data: bytes) -> None:
-    """Adds to a file; it is on the disk when this returns. A crash may leave a part of it at the end."""
+def append(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Adds to a file; with ``sync`` it is on the disk when this returns. A crash may leave a part of it."""
     try:
         with path.open("ab") as f:
             f.write(data)
             f.flush()
-            os.fsync(f.fileno())
+            if sync:
+                os.fsync(f.fileno())
     except OSError as e:
         raise _full(path, e) from e
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.client import Cohort
 from clusterfl.data.population import Population
-from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.base import BaseEngine, Spent
 from clusterfl.errors import NoReplies
 from clusterfl.method import Method, NotDefined, Served, State
 from clusterfl.metrics import Accuracy, Clustering, clustering, intra_inter, top_rounds
+from clusterfl.tree import rows
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ class Record(State):
     bytes_up: int
     logged: dict[str, float]
     seconds: float  # this round's, evaluation included
+    rejected: int = 0  # replies that were turned down in this round
+    epsilon: float | None = None  # privacy spent so far, if it is accounted
 
     @property
     def measured(self) -> bool:
@@ -77,6 +81,14 @@ class Outcome:
     bytes_down: int
     bytes_up: int
     seconds: float
+    spent: Spent | None = None  # privacy, newcomers included
+
+
+class _Began(NamedTuple):
+    """How things stood before a round."""
+
+    time: float
+    rejections: int
 
 
 @dataclass
@@ -104,14 +116,14 @@ class Simulation:
 
     def start(self) -> Record:
         """The method's first state, and its record as round 0."""
-        began = time.perf_counter()
+        began = _Began(time.perf_counter(), self.engine.rejections())
         cohort = self.engine.cohort(self.ids, keys.fold_in(self.root, "init"))
         self.state = self.method.init(self.engine.task, cohort, keys.fold_in(self.root, "method"))
         return self._record(cohort.logged, began)
 
     def step(self) -> Record:
         """One round."""
-        began = time.perf_counter()
+        began = _Began(time.perf_counter(), self.engine.rejections())
         self.round += 1
         t = self.round
         asked = max(1, round(self.schedule.participation * len(self.active)))
@@ -119,12 +131,26 @@ class Simulation:
         key = keys.fold_in(self.root, "round", t)
         self._hold(t)
         cohort = self.engine.cohort(self.active[chosen], key, t - 1)
+        before = self.state
         try:
             self.state = self.method.round(self.state, cohort)
+            self._note_stale(before, cohort)
         except NoReplies as e:
             log.warning("round %d leaves the state unchanged: %s", t, e)
             cohort.log(no_replies=1.0)
         return self._record(cohort.logged, began)
+
+    def _note_stale(self, before: Any, cohort: Cohort) -> None:
+        """Clusters whose model nobody moved in this round."""
+        if not self.method.clustered:
+            return
+        old, new = self.method.serve(before, self.ids).models, self.method.serve(self.state, self.ids).models
+        same = [
+            j for j in range(min(rows(old), rows(new))) if all(torch.equal(t[j], new[n][j]) for n, t in old.items())
+        ]
+        if same:
+            log.info("round %d: nobody moved the models of clusters %s", self.round, same)
+        cohort.log(stale=len(same))
 
     def _hold(self, t: int) -> None:
         """Clients whose data changes at a given round have it changed before that round."""
@@ -175,6 +201,7 @@ class Simulation:
             self.engine.traffic.total_down,
             self.engine.traffic.total_up,
             sum(r.seconds for r in self.records),
+            self.engine.spent(),
         )
 
     def _admit(self) -> tuple[Tensor | None, Tensor | None]:
@@ -190,7 +217,7 @@ class Simulation:
         scores = self.engine.evaluate(self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
         return scores[:, 0] / scores[:, 2], served.index
 
-    def _record(self, logged: dict[str, float], began: float) -> Record:
+    def _record(self, logged: dict[str, float], began: _Began) -> Record:
         served = self.method.serve(self.state, self.ids)
         before = self.records[-1].assign if self.records else served.index
         t = self.round
@@ -209,7 +236,9 @@ class Simulation:
             self.engine.traffic.total_down,
             self.engine.traffic.total_up,
             logged,
-            time.perf_counter() - began,
+            time.perf_counter() - began.time,
+            self.engine.rejections() - began.rejections,
+            self.engine.epsilon(),
         )
         self.records.append(record)
         return record

@@ -6,6 +6,7 @@ A folder holds ``config.toml``, ``summary.json``, ``rounds.jsonl``, ``metrics.pa
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -22,13 +23,15 @@ from torch import Tensor, nn
 
 from clusterfl.config import Config, ModelConfig
 from clusterfl.data.population import Population
-from clusterfl.errors import DataError
+from clusterfl.errors import ClusterflError, DataError
+from clusterfl.files import append, read_some, write_whole
 from clusterfl.loop import Outcome, Record
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.tree import Tree, row
 
 MANIFEST = "manifest.json"
+MOST_MANIFEST = 1 << 28  # bytes
 
 
 def write_run(folder: Path, config: Config, population: Population, outcome: Outcome) -> dict[str, Any]:
@@ -57,8 +60,7 @@ class RoundsFile:
         write(self.path, "".join(self._line(r) for r in records).encode())
 
     def add(self, record: Record) -> None:
-        with self.path.open("a", encoding="utf-8") as f:
-            f.write(self._line(record))
+        append(self.path, self._line(record).encode(), sync=False)  # a resume writes it anew
 
     def _line(self, record: Record) -> str:
         return json.dumps(round_row(record, self.population)) + "\n"
@@ -80,6 +82,8 @@ def round_row(record: Record, population: Population) -> dict[str, Any]:
             "moved": record.moved,
             "bytes_up": record.bytes_up,
             "bytes_down": record.bytes_down,
+            "rejected": record.rejected,
+            "epsilon": record.epsilon,
             "logged": record.logged,
             "seconds": record.seconds,
         }
@@ -117,6 +121,9 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "bytes_up": outcome.bytes_up,
             "bytes_down": outcome.bytes_down,
             "seconds": outcome.seconds,
+            "rejected": sum(r.rejected for r in outcome.records),
+            **under_attack(config, population, outcome.records[-1]),
+            "privacy": None if outcome.spent is None else dataclasses.asdict(outcome.spent),
             "data": population.name,
             "data_sha256": population.digest,
             "notes": list(population.notes),
@@ -124,6 +131,24 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "unseen_assignments": {str(population.clients + j): k for j, k in enumerate(admitted)},
         }
     )
+
+
+def under_attack(config: Config, population: Population, last: Record) -> dict[str, Any]:
+    """Who lied, and how the others fared: on the whole, in the true cluster that fared worst, and in ARI."""
+    liars = config.attackers(population)
+    honest = torch.ones(population.clients, dtype=torch.bool)
+    honest[liars] = False
+    truth = population.at(last.round).truth
+    groups = last.assign if truth is None else truth[: population.clients]
+    known = honest & ~last.accuracy.isnan()
+    means = [float(last.accuracy[known & (groups == k)].mean()) for k in groups[known].unique()]
+    right = None if truth is None else clustering(last.assign[honest], groups[honest])
+    return {
+        "attackers": liars.tolist(),
+        "accuracy_honest": float(last.accuracy[known].mean()),
+        "accuracy_worst_cluster": min(means, default=math.nan),
+        "ari_honest": right and right.ari,
+    }
 
 
 def metrics_table(outcome: Outcome, clients: int) -> pa.Table:
@@ -205,10 +230,15 @@ def write_models(folder: Path, model: ModelConfig, population: Population, outco
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = _models(folder) / MANIFEST
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(read_some(path, MOST_MANIFEST))
         if not {"clusters", "model", "classes", "input_shape"} <= found.keys():
             raise ValueError("it lacks some of its keys")
-    except (OSError, ValueError, AttributeError) as e:
+        if found.get("format", 1) != 1:
+            raise ValueError(f"its format is {found['format']}, which another version wrote")
+        for entry in found["clusters"]:
+            if not (isinstance(entry["cluster"], int) and isinstance(entry["file"], str)):
+                raise ValueError("its clusters should have numbers and files")
+    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError) as e:
         raise DataError(f"{path} should be a manifest that `clusterfl run` wrote, but: {e}") from None
     return found
 
@@ -222,21 +252,30 @@ def load_models(folder: str | Path) -> dict[int, Tree]:
             data = path.read_bytes()
         except OSError as e:
             raise DataError(f"{path} should be there, but: {e.strerror}") from None
-        if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
             raise DataError(f"{path} should have the SHA-256 of its manifest, but was changed or damaged")
-        found[int(entry["cluster"])] = load_tensors(data)
+        try:
+            found[entry["cluster"]] = load_tensors(data)
+        except Exception as e:  # safetensors raises its own kind
+            raise DataError(f"{path} should be a safetensors file, but: {e}") from None
     return found
 
 
 def load_modules(folder: str | Path) -> dict[int, nn.Module]:
     """The models of a run as modules in evaluation mode, by cluster."""
-    manifest = read_manifest(folder)
-    params = {n: v for n, v in manifest["model"].items() if n != "name"}
-    modules: dict[int, nn.Module] = {}
-    for k, tree in load_models(folder).items():
-        module = build_model(manifest["model"]["name"], tuple(manifest["input_shape"]), manifest["classes"], **params)
-        module.load_state_dict(tree)
-        modules[k] = module.eval()
+    manifest, trees = read_manifest(folder), load_models(folder)
+    try:
+        model = ModelConfig.read(manifest["model"])
+        shape, classes = tuple(manifest["input_shape"]), manifest["classes"]
+        modules: dict[int, nn.Module] = {}
+        for k, tree in trees.items():
+            with torch.device("meta"):  # no memory for weights until the file's own are there
+                module = build_model(model.name, shape, classes, **model.params)
+            module.load_state_dict(tree, assign=True)
+            modules[k] = module.eval()
+    except (ClusterflError, RuntimeError, TypeError, ValueError, ArithmeticError) as e:
+        said = " ".join(str(e).split())
+        raise DataError(f"{_models(folder) / MANIFEST} should describe the models beside it, but: {said}") from None
     return modules
 
 
@@ -251,9 +290,7 @@ def _models(folder: str | Path) -> Path:
 
 def write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_bytes(data)
-    beside.replace(path)
+    write_whole(path, data)
 
 
 def plain(value: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from clusterfl import keys
-from clusterfl.choose import View, advise, choose_k, half
+from clusterfl.choose import View, advise, choose_k, half, prediction_strength
 from clusterfl.cli import app
 from clusterfl.client import Client, Shard
 from clusterfl.engines import Serial, Stacked
@@ -48,8 +49,15 @@ def test_halves_share_no_sample_and_leave_none_out() -> None:
     assert (first.n, second.n) == (4, 3)
 
 
+def test_prediction_strength_by_hand() -> None:
+    a, b = np.array([0, 0, 0, 1, 1, 2]), np.array([1, 1, 2, 0, 0, 3])
+    assert prediction_strength(a, a) == 1.0
+    assert prediction_strength(a, b) == pytest.approx(1 / 3), "of the pairs of the first cluster one in three stays"
+    assert prediction_strength(a, np.array([1, 1, 1, 0, 0, 0])) == 0.0, "the one that was alone is not any more"
+
+
 def test_the_largest_stable_number_is_advised() -> None:
-    views = [View(k, s, None, 1.0, None) for k, s in ((1, 1.0), (2, 0.95), (3, 0.5), (4, 0.92), (5, 0.89))]
+    views = [View(k, s, None, 1.0, None) for k, s in ((1, 1.0), (2, 0.95), (3, 0.5), (4, 0.82), (5, 0.79))]
     assert advise(views).k == 4
     assert advise([replace(v, stability=0.1 * v.k) for v in views[1:]]).k == 5, "else the most stable"
 

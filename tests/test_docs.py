@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import sys
 import tomllib
@@ -55,14 +56,15 @@ def test_every_result_is_documented(tmp_path: Path) -> None:
     built = Config.load(None, ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"]).build()
     summary = write_run(tmp_path, built.config, built.simulation.population, built.simulation.run())
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    for name in [*summary, *(p.name for p in tmp_path.iterdir() if p.is_file())]:
+    first = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[0])
+    for name in [*summary, *first, *(p.name for p in tmp_path.iterdir() if p.is_file())]:
         assert f"`{name}`" in text, f"{name} is not in docs/results.md"
 
 
 def test_every_command_is_documented() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in commands:
+    for name in (name for name, command in commands.items() if not command.hidden):
         assert f"clusterfl {name}" in text, f"clusterfl {name} is not in README.md"
 
 

@@ -20,7 +20,7 @@ def choose_k(
     config: ConfigFile = None,
     k: Annotated[str, typer.Option("--k", metavar="1-8", help="Numbers of clusters to look at.")] = "1-8",
     sample: Annotated[int, typer.Option("--sample", min=2, help="Look at so many clients at most.")] = 60,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Local runs per client.")] = 2,
+    most: Annotated[int, typer.Option("--most", min=2, help="Local runs per client, at most.")] = 16,
     set_: Set = [],  # noqa: B006 (typer reads it)
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed (over the config's).")] = None,
     data_root: DataRoot = None,
@@ -52,13 +52,14 @@ def choose_k(
     if max(wanted) > clients:
         raise ConfigError(f"--k {k!r} should not go beyond the {clients} clients that are looked at")
     with built.simulation.engine as engine:
-        advice = choose(engine, chosen.local, wanted, keys.key(chosen.seed), sample=sample, rounds=rounds)
+        advice = choose(engine, chosen.local, wanted, keys.key(chosen.seed), sample=sample, most=most)
     if json:
         say_json(
             {
                 "k": advice.k,
                 "reason": advice.reason,
                 "clients": advice.clients,
+                "runs": advice.runs,
                 "views": [asdict(v) for v in advice.views],
             }
         )
@@ -69,4 +70,4 @@ def choose_k(
         gap = "-" if v.eigengap is None else f"{v.eigengap:.3f}"
         mark = "  <" if v.k == advice.k else ""
         typer.echo(f"{v.k:3d} {v.stability:10.2f} {silhouette:>11s} {v.inertia:8.3f} {gap:>9s}{mark}")
-    typer.echo(f"k = {advice.k}: {advice.reason} ({advice.clients} clients)")
+    typer.echo(f"k = {advice.k}: {advice.reason} ({advice.clients} clients, {advice.runs} local runs)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import tomllib
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clusterfl.errors import ConfigError
+from clusterfl.errors import ClusterflError, ConfigError, NoReplies
 
 if TYPE_CHECKING:
     from clusterfl.config import Built, Config
@@ -63,7 +64,8 @@ def _what(config: str) -> Any:
         table = tomllib.loads(config)
     except tomllib.TOMLDecodeError:
         return None
-    return [line for line in config.splitlines() if line.startswith("#")], {**table, "engine": None}
+    clip = table.get("engine", {}).get("clip_updates")  # of the engine's keys the one that changes what is learnt
+    return [line for line in config.splitlines() if line.startswith("#")], {**table, "engine": clip}
 
 
 def simulate(built: Built, display: Display, label: str) -> Outcome:
@@ -75,6 +77,8 @@ def simulate_into(folder: Path, built: Built, display: Display, label: str, *, r
     """The whole run, checkpointed into its folder as it goes; ``resume`` goes on where an earlier one ended."""
     from clusterfl import __version__
     from clusterfl.checkpoint import Checkpoints
+    from clusterfl.engines.flaky import layer
+    from clusterfl.engines.privacy import Ledger, Private
     from clusterfl.results import RoundsFile, write
 
     sim, config = built.simulation, built.config
@@ -82,6 +86,10 @@ def simulate_into(folder: Path, built: Built, display: Display, label: str, *, r
         folder, config.checkpoint, config=config.digest(), data=sim.population.digest, version=__version__
     )
     rounds = RoundsFile(folder, sim.population)
+    private = layer(sim.engine, Private)
+    if private is not None:
+        name = hashlib.sha256(f"{config.digest()} {sim.population.digest}".encode()).hexdigest()
+        private.ledger = Ledger.open(folder / "privacy.log", name)
 
     def restore() -> bool:
         if not (resume and saved.restore(sim)):
@@ -92,8 +100,10 @@ def simulate_into(folder: Path, built: Built, display: Display, label: str, *, r
 
     def save() -> None:
         if sim.round == 0:  # the start has worked: only now does the folder become this run's
-            write(folder / "config.toml", config.toml().encode())
+            # in this order, so that a kill in between leaves nothing of an earlier run that looks like this one's
+            (folder / "summary.json").unlink(missing_ok=True)
             saved.clear()
+            write(folder / "config.toml", config.toml().encode())
             rounds.restart([])
         rounds.add(sim.records[-1])
         saved.save(sim)
@@ -114,6 +124,8 @@ def _simulate(
                 simulation.start()
             except ValueError as e:  # a start that this config makes impossible
                 raise ConfigError(f"method: {e}") from e
+            except NoReplies as e:
+                raise ClusterflError(f"the run should start with at least one sound reply, but {e}") from e
             save()
         display.update(round_row(simulation.records[-1], simulation.population))
         while simulation.round < simulation.schedule.rounds:

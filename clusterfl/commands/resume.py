@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,8 +35,6 @@ def resume(
       clusterfl resume runs/mine --set rounds=50
     """
     set_logging(verbose, quiet)
-    import json as jsonlib
-
     from clusterfl.commands.run import carry_out
     from clusterfl.config import Config
 
@@ -49,11 +48,20 @@ def resume(
         raise ConfigError("--set may change only rounds, engine.workers and checkpoint in a resumed run")
     if now.rounds < before.rounds:
         raise ConfigError(f"rounds={now.rounds} should be at least the run's own, {before.rounds}")
-    done = folder / "summary.json"
-    if done.exists() and jsonlib.loads(done.read_text(encoding="utf-8"))["rounds"] >= now.rounds:
+    done = finished(folder)
+    if done is not None and done["rounds"] >= now.rounds:
         if json:
-            say_json(jsonlib.loads(done.read_text(encoding="utf-8")))
+            say_json(done)
         else:
             typer.echo(f"{folder} is finished: {now.rounds} rounds; --set rounds=N goes on")
         return
     carry_out(now.build(), folder, resume=True, json=json, quiet=quiet)
+
+
+def finished(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that has ended; None where there is none, or it is damaged: the end is run again."""
+    try:
+        found: dict[str, Any] = jsonlib.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        return found if isinstance(found["rounds"], int) else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -6,12 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from clusterfl.data.population import Population
+from clusterfl.engines.attack import Attack, AttackConfig
 from clusterfl.engines.auto import choose, convolutional
 from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.guard import Guard
 from clusterfl.engines.pool import Pool
+from clusterfl.engines.privacy import PrivacyConfig, Private, check_private
 from clusterfl.engines.serial import Serial
+from clusterfl.engines.updates import Clip
 from clusterfl.engines.wire import Wire
 from clusterfl.engines.worker import Plan
 from clusterfl.errors import ConfigError
@@ -30,12 +35,16 @@ class EngineConfig:
     workers: int | None = None  # pool: processes; unset: one per core
     stacked: bool | None = None  # pool: whether its workers stack clients; unset: unless the model has convolutions
     channels_last: bool = False  # images in the order that convolutions on CPUs like
+    guard: bool = True  # check every reply; a bad one is rejected and the round goes on
+    clip_updates: float | None = None  # the server cuts longer updates to this length
 
     def __post_init__(self) -> None:
         for name in ("chunk", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} should be at least 1")
+        if self.clip_updates is not None and not self.clip_updates > 0:
+            raise ValueError(f"clip_updates={self.clip_updates} should be above 0")
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,32 @@ def resolve(
 
 
 def make_engine(
-    config: EngineConfig, task: Task, population: Population, device: str = "cpu", load: Load | None = None
+    config: EngineConfig,
+    task: Task,
+    population: Population,
+    device: str = "cpu",
+    load: Load | None = None,
+    *,
+    attack: AttackConfig | None = None,
+    attackers: Tensor | None = None,
+    privacy: PrivacyConfig | None = None,
 ) -> BaseEngine:
+    """The engine and all that lies between clients and server: honest clients blur what they send, attackers
+    falsify it, and the server checks and cuts what comes in."""
     check_device(device)
-    config = resolve(config, task, population, device, load)
+    check_private(privacy or PrivacyConfig(), task)
+    engine = _bare(resolve(config, task, population, device, load), task, population, device)
+    if privacy is not None and privacy.on:
+        engine = Private(engine, privacy)
+    if attack is not None and attackers is not None and attack.kind not in ("none", "label-flip"):
+        engine = Attack(engine, attack, attackers)
+    if config.guard:
+        # nobody has more samples than the largest client that the server knows of
+        engine = Guard(engine, sample=population.train.x[0], most=float(population.train.sizes.max()))
+    return engine if config.clip_updates is None else Clip(engine, config.clip_updates)
+
+
+def _bare(config: EngineConfig, task: Task, population: Population, device: str) -> BaseEngine:
     if config.name in ("pool", "wire") and torch.device(device).type != "cpu":
         raise ConfigError(f"device={device!r} should be 'cpu' with engine.name={config.name!r}")
     if config.name == "wire":

@@ -29,6 +29,7 @@ from clusterfl.engines.base import BaseEngine, Spent
 from clusterfl.engines.updates import Changing, norms, put, scaled, updates
 from clusterfl.errors import ConfigError, DataError
 from clusterfl.files import append, write_whole
+from clusterfl.task import Task
 from clusterfl.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -56,18 +57,23 @@ class PrivacyConfig:
         return self.clip is not None
 
 
+def check_private(config: PrivacyConfig, task: Task) -> None:
+    """Raises, before anything is started, where privacy was asked for and cannot be had."""
+    if config.on and importlib.util.find_spec("dp_accounting") is None:
+        raise ConfigError(
+            f"privacy.clip={config.clip} should be unset without dp-accounting; pip install 'clusterfl[dp]'"
+        )
+    if config.on and task.buffers:
+        raise ConfigError(
+            f"privacy.clip={config.clip} should be unset for a model with buffers (BatchNorm), which noise breaks"
+        )
+
+
 class Private(Changing):
     """An engine whose clients clip and blur their uploads, and a ledger of what that has cost."""
 
     def __init__(self, inner: BaseEngine, config: PrivacyConfig) -> None:
-        if importlib.util.find_spec("dp_accounting") is None:
-            raise ConfigError(
-                f"privacy.clip={config.clip} should be unset without dp-accounting; pip install 'clusterfl[dp]'"
-            )
-        if inner.task.coupled or inner.task.buffers:
-            raise ConfigError(
-                f"privacy.clip={config.clip} should be unset for a model with buffers (BatchNorm), which noise breaks"
-            )
+        check_private(config, inner.task)
         super().__init__(inner)
         self.config, self.ledger = config, Ledger()
         self.uploads = torch.zeros(len(inner.holds.train), dtype=torch.int64)

@@ -112,4 +112,3 @@ def put(chunk: Chunk, start: Parts, moves: Parts, which: Tensor) -> Chunk:
                 new[name] = torch.where(mask, start[field, name] + moves[field, name], t)
         fields[field] = new
     return Chunk(chunk.positions, fields)
-

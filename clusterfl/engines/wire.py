@@ -84,6 +84,8 @@ class Wire(Serial):
                     reason = "it answers another request"
                 elif answer is not None:
                     reason = "it came before"
+                elif not _plain(reply.fields):
+                    reason = "its fields should be tensors and trees of tensors"
                 else:
                     answer = reply.fields
             except ValueError as e:
@@ -92,6 +94,9 @@ class Wire(Serial):
                 self.dropped += 1
                 log.warning("%s: a message from client %d is dropped: %s", call.label, client, reason)
         return answer
+
+    def rejections(self) -> int:
+        return self.dropped
 
     def _far_side(self, message: bytes) -> bytes:
         """A client: it has its data, its state and this program, and gets only the message."""
@@ -105,3 +110,14 @@ class Wire(Serial):
         self.wire_down += len(message)
         self.wire_up += len(reply)
         return reply
+
+
+def _plain(fields: object) -> bool:
+    """Whether a reply holds what a reply may hold; anybody may have sent it."""
+
+    def tree(value: object) -> bool:
+        return isinstance(value, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in value.items())
+
+    return isinstance(fields, dict) and all(
+        isinstance(n, str) and (isinstance(v, Tensor) or tree(v)) for n, v in fields.items()
+    )

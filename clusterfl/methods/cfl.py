@@ -56,7 +56,7 @@ class CFL(Method[CFLState]):
     # Norms depend on model, step size and data, so by default eps1 and eps2 are shares of the largest update seen.
     relative: bool = True
     r1: float = 0.15  # eps1 = r1 * peak: below it a cluster's mean update counts as stationary
-    r2: float = 0.2  # eps2 = r2 * peak: above it a client's update counts as large
+    r2: float = 2.0  # eps2 = r2 * eps1: above it a client's update counts as large
     eps1: float = 0.4  # the authors' values, used with relative = False
     eps2: float = 1.6
     gap: float | None = 0.3  # least separation of the two sides, else the cut is noise; None: no such test
@@ -101,8 +101,8 @@ class CFL(Method[CFLState]):
         members, own = ids[mine], moves[mine]  # rows of `own` are positions; `members` names the clients
         mean, largest = float(own.mean(dim=0).norm()), float(own.norm(dim=1).max())
         cohort.log(**{f"mean_norm_{c}": mean, f"max_norm_{c}": largest})
-        scale = float(state.peak) if self.relative else 1.0
-        eps1, eps2 = (self.r1 * scale, self.r2 * scale) if self.relative else (self.eps1, self.eps2)
+        eps1 = self.r1 * float(state.peak) if self.relative else self.eps1
+        eps2 = self.r2 * eps1 if self.relative else self.eps2
         if cohort.round < self.start_round or len(mine) < self.min_size or not (mean < eps1 and largest > eps2):
             return state
         similarity = cosine(own, own)

@@ -71,15 +71,16 @@ class FCCA(Method[FCCAState]):
     restarts: int = 20  # of k-means
 
     def __post_init__(self) -> None:
-        least = {"k": 1, "flow_steps": 1, "flow_batch": 1, "dim": 2, "draws": 1, "restarts": 1, "warmup": 0}
-        for name, low in {**least, "prox": 0, "alpha": 0}.items():
+        least = dict.fromkeys(("k", "flow_steps", "flow_batch", "blocks", "hidden", "draws", "restarts"), 1)
+        for name, low in {**least, "dim": 2, "warmup": 0, "prox": 0, "alpha": 0}.items():
             if not getattr(self, name) >= low:
                 raise ValueError(f"{name}={getattr(self, name)} should be at least {low}")
-        if self.flow_lr is not None and not self.flow_lr > 0:
-            raise ValueError(f"flow_lr={self.flow_lr} should be above 0")
+        for name in ("flow_lr", "clamp"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} should be above 0")
         if self.recipe not in ("robust", "literal"):
             raise ValueError(f"recipe={self.recipe!r} should be 'robust' or 'literal'")
-        Flow(self.dim, 1, self.blocks, self.hidden, self.clamp)  # its own checks
 
     # -- the server ------------------------------------------------------------------------------------
 

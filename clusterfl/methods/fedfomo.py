@@ -11,7 +11,7 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.client import Client, Cohort, Payload, on_client
 from clusterfl.keys import Key
-from clusterfl.method import Method, Served, State
+from clusterfl.method import Method, Served, State, admitted
 from clusterfl.parts.aggregate import mean_all
 from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, eval_loss, losses, sgd
@@ -97,13 +97,13 @@ class FedFomo(Method[Federation]):
     def admit(self, state: Federation, cohort: Cohort) -> Served:
         """A newcomer is at the mean of all models, gets M - 1 at random, mixes and trains for one round."""
         known = state.seen.nonzero().flatten() if bool(state.seen.any()) else torch.arange(len(state.seen))
-        store = concat([state.models, repeat(mean_all(take(state.models, known)), 1)])
+        mean = repeat(mean_all(take(state.models, known)), 1)
         sent = [
             self.select(state, len(state.seen), torch.zeros(len(state.seen)), 1.0, keys.fold_in(cohort.key, int(i)))
             for i in cohort.ids
         ]
-        got = cohort.run(self.mix_and_train, models=take(store, torch.stack(sent)))
-        return Served(got["theta"], torch.arange(len(got)))
+        got = cohort.run(self.mix_and_train, models=take(concat([state.models, mean]), torch.stack(sent)))
+        return admitted(concat([mean, got["theta"]]), cohort, got, 1 + torch.arange(len(got)))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return self.models * task.size, task.size + 4 * self.models

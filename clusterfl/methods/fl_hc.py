@@ -50,7 +50,7 @@ class FLHC(Method[FLHCState]):
     local: SGD = SGD()
     start_round: int = 10
     metric: Metric = "l2"
-    linkage: Linkage = "complete"
+    linkage: Linkage = "ward"
     weights: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:

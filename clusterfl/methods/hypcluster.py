@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clusterfl.client import Client, Cohort, Payload, on_client
 from clusterfl.keys import Key
-from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import MeanBy
 from clusterfl.parts.init import Start, Strategy
 from clusterfl.parts.local import SGD, Losses, losses, sgd
@@ -77,7 +77,7 @@ class HypCluster(Method[Hypotheses]):
     def admit(self, state: Hypotheses, cohort: Cohort) -> Served:
         got = cohort.run(Losses().losses, {"centers": state.centers})
         log_margin(cohort, got["losses"])
-        return Served(state.centers, got["losses"].argmin(dim=1))
+        return admitted(state.centers, cohort, got, got["losses"].argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return self.k * task.size, task.size + 8 + 4

@@ -51,6 +51,7 @@ class MDICFL(Method[MDState]):
     k: int = 4
     local: SGD = SGD()
     init_from: Strategy = "kmeans-local"  # the paper's random start, "independent", can freeze (docs)
+    init_rounds: int = 1  # how many times as long as later ones the local round of that start is
     privacy: Literal["weak", "strong"] = "weak"  # algorithm 1 or 2
     sampler: Literal["back-search", "generator"] = "back-search"  # eq. 6 or 7: MD-ICFL-1 or -2
     samples: int = 30  # M: pseudo samples per class and cluster
@@ -70,7 +71,7 @@ class MDICFL(Method[MDState]):
         for name, known in (("privacy", ("weak", "strong")), ("sampler", ("back-search", "generator"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r} should be {known[0]!r} or {known[1]!r}")
-        counts = ("k", "samples", "iterations", "generator_batch", "generator_noise", "generator_hidden")
+        counts = ("k", "init_rounds", "samples", "iterations", "generator_batch", "generator_noise", "generator_hidden")
         for name in (*counts, "warm_iterations", "admit_rounds"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} should be at least 1")
@@ -82,7 +83,7 @@ class MDICFL(Method[MDState]):
             raise ValueError(f"penalty={self.penalty} should be at least 0")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> MDState:
-        start = Start(self.init_from).clusters(task, cohort, key, self.k, self.local)
+        start = Start(self.init_from).clusters(task, cohort, key, self.k, self.local.longer(self.init_rounds))
         p = torch.zeros(len(cohort), task.classes) if self.privacy == "weak" else None
         return MDState(start.centers, start.assign, p)
 

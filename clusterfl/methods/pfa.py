@@ -13,7 +13,7 @@ from clusterfl import keys
 from clusterfl.client import Client, Cohort, Payload, on_client
 from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
-from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import MeanBy, mean_by
 from clusterfl.parts.assign import nearest
 from clusterfl.parts.init import first_net, kmeans
@@ -73,10 +73,10 @@ class PFA(Method[Groups]):
         return Groups(repeat(theta, self.k), nobody, theta, units, torch.zeros(self.k, q), nobody.bool())
 
     def round(self, state: Groups, cohort: Cohort) -> Groups:
+        before = state.assign
         if state.grouped:
             state = self.place(state, cohort)
             cohort = cohort.only(cohort.ids[state.known[cohort.ids]])
-        before = state.assign
         mean = MeanBy(state.centers, by=state.assign, weights="n")
         got = cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]), into=mean)
         state = replace(state, centers=mean.result())
@@ -124,7 +124,7 @@ class PFA(Method[Groups]):
         got = cohort.run(self.sparsity, {"theta": state.probe, "units": state.units})
         scores = nearest(got["zeros"], state.homes)
         log_margin(cohort, scores)
-        return Served(state.centers, scores.argmin(dim=1))
+        return admitted(state.centers, cohort, got, scores.argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + 4

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client, Cohort, Payload, Replies, on_client
 from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
-from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.assign import nearest
 from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, sgd
@@ -68,11 +68,12 @@ class RobustTKM(Method[Homes]):
         return Homes(centers, put(nobody, got.ids, s), start, homes, put(nobody.bool(), got.ids, torch.ones(len(got))))
 
     def round(self, state: Homes, cohort: Cohort) -> Homes:
+        before = state.assign
         state = self.place(state, cohort)
         cohort = cohort.only(cohort.ids[state.known[cohort.ids]])
         mean = combiner(self.aggregate, self.attackers, state.centers, by=state.assign)
         cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]), into=mean)  # stage 3
-        log_clusters(cohort, state.assign, state.assign, self.k)
+        log_clusters(cohort, before, state.assign, self.k)
         return replace(state, centers=mean.result())
 
     def place(self, state: Homes, cohort: Cohort) -> Homes:
@@ -81,24 +82,25 @@ class RobustTKM(Method[Homes]):
         if not len(late):
             return state
         with suppress(NoReplies):
-            ids, s = self._nearest(state, cohort.only(late))
-            return replace(state, assign=put(state.assign, ids, s), known=put(state.known, ids, torch.ones(len(ids))))
+            got, s = self._nearest(state, cohort.only(late))
+            known = put(state.known, got.ids, torch.ones(len(got)))
+            return replace(state, assign=put(state.assign, got.ids, s), known=known)
         return state
 
     def serve(self, state: Homes, ids: Tensor) -> Served:
         return serve_clusters(state, ids)
 
     def admit(self, state: Homes, cohort: Cohort) -> Served:
-        return Served(state.centers, self._nearest(state, cohort)[1])
+        return admitted(state.centers, cohort, *self._nearest(state, cohort))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size
 
-    def _nearest(self, state: Homes, cohort: Cohort) -> tuple[Tensor, Tensor]:
+    def _nearest(self, state: Homes, cohort: Cohort) -> tuple[Replies, Tensor]:
         got = cohort.run(self.erm, {"theta": state.start})
         scores = nearest(flat(got["theta"], cohort.task.params), state.homes)
         log_margin(cohort, scores)
-        return got.ids, scores.argmin(dim=1)
+        return got, scores.argmin(dim=1)
 
     @on_client
     def erm(self, me: Client, theta: Tree) -> dict[str, Payload]:

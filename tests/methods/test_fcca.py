@@ -108,6 +108,14 @@ def test_absent_clients_keep_their_look_and_are_clustered_by_it() -> None:
     assert len(ids) == CLIENTS and matrices.s.shape == (3, CLIENTS, CLIENTS)
 
 
+def test_batch_norm_moments_go_with_the_encoder() -> None:
+    layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)
+    state = play(fcca(warmup=0), Stacked(Task(nn.Sequential(*layers), 3), small_population(ragged=False)), 1)
+    mean, steps = state.centers["1.running_mean"], state.centers["1.num_batches_tracked"]
+    assert torch.equal(mean[0], mean[1]) and bool(mean.any())
+    assert steps.dtype == torch.int64 and bool((steps > 0).all())
+
+
 def test_a_client_never_heard_of_waits_in_cluster_0() -> None:
     gone = frozenset({0, 1})
     state = play(fcca(warmup=0), Flaky(Serial(small_task(), small_population()), 0.0, gone), 2)
@@ -303,6 +311,7 @@ def test_settings_are_checked() -> None:
         ({"flow_lr": 0.0}, "flow_lr=0.0 should be above 0"),
         ({"recipe": "loose"}, "recipe='loose' should be 'robust' or 'literal'"),
         ({"dim": 1}, "dim=1 should be at least 2"),
+        ({"clamp": 0.0}, "clamp=0.0 should be above 0"),
     ):
         with pytest.raises(ValueError, match=words):
             fcca(**wrong)
