@@ -62,17 +62,17 @@ def choose_k(
     if max(ks) > n:
         raise ValueError(f"k={max(ks)} should be at most the {n} clients that are looked at")
     start = first_net(engine.task, key)
-    models: dict[str, Tree] = {"first": repeat(start, n), "second": repeat(start, n)}
+    first, second = repeat(start, n), repeat(start, n)
     advice = Advice(1, "nothing was looked at", [], n, 0)
     runs, goal = 0, 2
     while runs < most:
         goal = min(goal, most)
         while runs < goal:
-            got = engine.cohort(ids, keys.fold_in(key, "halves", runs), runs).run(Halves(rule).train, **models)
-            ids = got.ids
-            models = {"first": got["first"], "second": got["second"]}
+            cohort = engine.cohort(ids, keys.fold_in(key, "halves", runs), runs)
+            got = cohort.run(Halves(rule).train, first=first, second=second)
+            ids, first, second = got.ids, got["first"], got["second"]
             runs += 1
-        halves = [moves(models[name], start, engine.task.params) for name in ("first", "second")]
+        halves = [moves(models, start, engine.task.params) for models in (first, second)]
         views = [view(k, halves[0], halves[1], keys.fold_in(key, k)) for k in ks]
         advice = replace(advise(views), clients=len(ids), runs=runs)
         if advice.k > 1 and advice.sure:

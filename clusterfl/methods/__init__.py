@@ -12,11 +12,13 @@ from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedavg_ft import FedAvgFT
 from clusterfl.methods.feddane import FedDANE
 from clusterfl.methods.feddist import FedDist
+from clusterfl.methods.feddsmic import FedDS, FedDSMIC
 from clusterfl.methods.feddws import FedDWS
 from clusterfl.methods.fedfomo import FedFomo
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.fedprox import FedProx
 from clusterfl.methods.fedsgd import FedSGD
+from clusterfl.methods.fesem import FeSEM
 from clusterfl.methods.fl_hc import FLHC
 from clusterfl.methods.hypcluster import HypCluster
 from clusterfl.methods.ifca import IFCA
@@ -35,6 +37,9 @@ METHODS: dict[str, type[Method[Any]]] = {
         IFCA,
         FCCA,
         MDICFL,
+        FeSEM,
+        FedDS,
+        FedDSMIC,
         FedAvgFT,
         FedDANE,
         FedDist,

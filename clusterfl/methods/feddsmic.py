@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from clusterfl.client import Client, Cohort, Payload, Replies, on_client
 from clusterfl.keys import Key
-from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
+from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import mean_all, mean_by
 from clusterfl.parts.indicators import answer_divergence, indicators_of
 from clusterfl.parts.init import Start, Strategy
@@ -23,8 +22,8 @@ from clusterfl.parts.maml import first_order
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, take
 
-# section 5.2. With much shorter local training a client's model is told from the centres by how sure it is of
-# its answers more than by what they are, and clusters merge (docs/methods/fedds.md).
+# Section 5.2. After a handful of plain steps a model's answers tell its last batches more than its data, and
+# clusters merge (docs/methods/fedds.md).
 PAPER = SGD(lr=0.01, momentum=0.9, steps=20, batch=32)
 
 
@@ -64,7 +63,7 @@ class FedDS(Method[Indicated]):
         return serve_clusters(state, ids)
 
     def admit(self, state: Indicated, cohort: Cohort) -> Served:
-        return Served(state.centers, place(state, cohort, self.local, self.admit_epochs))
+        return place(state, cohort, self.local, self.admit_epochs)
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + (4 if self.weights == "size" else 0)
@@ -111,7 +110,7 @@ class FedDSMIC(Method[Indicated]):
         return serve_clusters(state, ids, personal=True)
 
     def admit(self, state: Indicated, cohort: Cohort) -> Served:
-        return Served(state.centers, place(state, cohort, self.local, self.admit_epochs), personal=True)
+        return replace(place(state, cohort, self.local, self.admit_epochs), personal=True)
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + (4 if self.weights == "size" else 0)
@@ -147,15 +146,16 @@ def regroup(state: Indicated, cohort: Cohort, got: Replies) -> Indicated:
     """Lines 9-15: every model to the old centre that answers most like it, then the mean of each cluster."""
     scores = answer_divergence(cohort, got["theta"], state.centers, state.indicators)  # eq. 6
     s = scores.argmin(dim=1)  # eq. 7
-    centers = mean_by(got["theta"], s, old=state.centers, weights=got.fields.get("n"))  # type: ignore[arg-type]
+    weights = got["n"] if "n" in got.fields else None
+    centers = mean_by(got["theta"], s, old=state.centers, weights=weights)  # eq. 17
     assign = put(state.assign, got.ids, s)
     log_clusters(cohort, state.assign, assign, state.k)
     log_margin(cohort, scores)
-    return Indicated(centers, assign, state.indicators)  # eq. 17
+    return Indicated(centers, assign, state.indicators)
 
 
-def place(state: Indicated, cohort: Cohort, local: SGD, epochs: int) -> Tensor:
-    """Clusters of unseen clients (end of section 4.3); one that does not answer gets the first.
+def place(state: Indicated, cohort: Cohort, local: SGD, epochs: int) -> Served:
+    """Unseen clients (end of section 4.3): some epochs of their own, then the centre that answers most like them.
 
     They start from the mean of the centres, which the paper leaves open: it favours none of them.
     """
@@ -163,8 +163,7 @@ def place(state: Indicated, cohort: Cohort, local: SGD, epochs: int) -> Tensor:
     got = cohort.run(trainer.train, {"theta": mean_all(state.centers)})
     scores = answer_divergence(cohort, got["theta"], state.centers, state.indicators)
     log_margin(cohort, scores)
-    ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
-    return put(ids, got.ids, scores.argmin(dim=1))[cohort.ids]
+    return admitted(state.centers, cohort, got, scores.argmin(dim=1))
 
 
 def _check(k: int, weights: str, admit_epochs: int) -> None:

@@ -36,9 +36,7 @@ def cnn(input_shape: tuple[int, ...], classes: int, *, hidden: int = 2048, width
     return Classifier(encoder, units, classes)
 
 
-def awcnn(
-    input_shape: tuple[int, ...], classes: int, *, dropout: float = 0.0, width: float = 1.0
-) -> Classifier:
+def awcnn(input_shape: tuple[int, ...], classes: int, *, dropout: float = 0.0, width: float = 1.0) -> Classifier:
     """AWCFL's net: two convolutions, two pools, two ReLUs and a full layer; with dropout for its EMNIST runs.
 
     The paper gives no sizes; 16 and 32 channels are this library's choice.

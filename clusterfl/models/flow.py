@@ -80,9 +80,7 @@ class Flow:
             u = torch.cat([a, b], dim=-1)[..., _undo(self.dim, block)]
         return u
 
-    def nll(
-        self, theta: Tree, z: Tensor, onehot: Tensor, w: Tensor | None = None, *, per_dim: bool = True
-    ) -> Tensor:
+    def nll(self, theta: Tree, z: Tensor, onehot: Tensor, w: Tensor | None = None, *, per_dim: bool = True) -> Tensor:
         """The ``w``-weighted mean of ``-log p(z | label)`` in nats; 0 where all weights are 0.
 
         ``per_dim`` divides by the dimension, without which FCCA's step sizes diverge on wide features.

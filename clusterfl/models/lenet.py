@@ -8,9 +8,7 @@ from clusterfl.errors import ConfigError
 from clusterfl.models.layers import Classifier, image, named, scaled
 
 
-def lenet(
-    input_shape: tuple[int, ...], classes: int, *, padding: int | None = None, width: float = 1.0
-) -> Classifier:
+def lenet(input_shape: tuple[int, ...], classes: int, *, padding: int | None = None, width: float = 1.0) -> Classifier:
     """Two 5x5 convolutions (6, 16) with pooling, then 120, 84 and the head.
 
     ``padding`` is the first convolution's: by default 0 from 28 pixels on (44,426 parameters on MNIST, the

@@ -28,7 +28,10 @@ CLIENTS, UNSEEN, CLUSTERS, CLASSES, WIDTH = 12, 2, 2, 3, 6
 
 def small_task() -> Task:
     """A small network with two layers, so that there is a body and a head."""
-    return Task(nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, CLASSES)), CLASSES)
+    task = Task(nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, CLASSES)), CLASSES)
+    indicators = small_population().indicators
+    task.public = None if indicators is None else indicators[0]
+    return task
 
 
 def small_population(seed: int = 0, *, ragged: bool = True) -> Population:
@@ -125,7 +128,6 @@ def check_method(
     method should equal, bit for bit, when it has one cluster; it is compared on the models they serve.
     """
     task, population = small_task(), small_population()
-    task.public = None if population.indicators is None else population.indicators[0]
     ids = torch.arange(CLIENTS)
     serial = Serial(task, population)
     reference = play(method, serial)

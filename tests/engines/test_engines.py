@@ -131,12 +131,12 @@ def test_draws_and_kept_state_are_equal_in_every_engine(pool: Pool) -> None:
     ]
     seen = []
     for engine in engines:
+        engine.traffic.up.clear(), engine.traffic.down.clear()  # the pool is other tests' too
         first, second = cohort(engine, 1).run(Probe().count), cohort(engine, 2).run(Probe().count)
         assert first["calls"].tolist() == [0] * 12 and second["calls"].tolist() == [1] * 12
         mapped = cohort(engine).map(Probe().square, x=torch.arange(5.0))
         seen.append((second["draw"], mapped["y"], mapped["draw"]))
         assert engine.traffic.total_down == 0 and engine.traffic.total_up == 2 * 12 * 12
-        engine.traffic.up.clear(), engine.traffic.down.clear()
     for other in seen[1:]:
         assert_equal(seen[0], other, "draws")
     assert seen[0][1].tolist() == [0, 1, 4, 9, 16]

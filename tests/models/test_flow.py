@@ -20,9 +20,7 @@ KEY = keys.key(7)
 
 def trained_looking(flow: Flow, key: Tensor = KEY) -> Tree:
     """A flow far from its nearly linear start, so that tests see scales and labels at work."""
-    return {
-        name: t + 0.05 * keys.normal(keys.fold_in(key, name), *t.shape) for name, t in flow.init(key).items()
-    }
+    return {name: t + 0.05 * keys.normal(keys.fold_in(key, name), *t.shape) for name, t in flow.init(key).items()}
 
 
 def data(flow: Flow, n: int) -> tuple[Tensor, Tensor]:
@@ -47,9 +45,7 @@ def test_logdet_is_the_jacobians(dim: int) -> None:
     z, onehot = (t.double() for t in data(flow, 3))
     _, logdet = flow.forward(theta, z, onehot)
     for i in range(3):
-        jacobian = torch.autograd.functional.jacobian(
-            lambda x, i=i: flow.forward(theta, x, onehot[i])[0], z[i]
-        )
+        jacobian = torch.autograd.functional.jacobian(lambda x, i=i: flow.forward(theta, x, onehot[i])[0], z[i])
         torch.testing.assert_close(torch.linalg.slogdet(jacobian).logabsdet, logdet[i], rtol=1e-6, atol=1e-8)
     assert logdet.abs().max() > 0.05
 

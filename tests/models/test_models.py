@@ -73,9 +73,7 @@ def test_known_parameter_counts(
 
 
 def test_depth() -> None:
-    layers = [
-        m for m in build_model("mlp", (64,), 10, widths=[32] * 10).modules() if isinstance(m, nn.Linear)
-    ]
+    layers = [m for m in build_model("mlp", (64,), 10, widths=[32] * 10).modules() if isinstance(m, nn.Linear)]
     assert len(layers) == 11
     layers = [m for m in small("conv18").modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     assert len(layers) == 18
