@@ -49,7 +49,13 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     w: Tensor | None
-    key: Key
+    base: Key
+    at: tuple[int | Tensor, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """The batch's own randomness (dropout); folded when it is asked for, for few models do."""
+        return keys.fold_in(self.base, *self.at)
 
     @property
     def active(self) -> Tensor | None:
@@ -166,7 +172,7 @@ class Client:
             start, stop = place * size, min((place + 1) * size, length)
             w = (torch.arange(start, stop, device=device) < shard.n).float() if shard.ragged else None
             at = rows[start:stop]
-            yield Batch(shard.pool_x[at], shard.pool_y[at], w, keys.fold_in(key, epoch, place))
+            yield Batch(shard.pool_x[at], shard.pool_y[at], w, key, (epoch, place))
 
     def _ragged_steps(self, key: Key, size: int, steps: int) -> Iterator[Batch]:
         """The same batches when clients of one chunk need different numbers of epochs for ``steps``."""
@@ -181,7 +187,7 @@ class Client:
             at = place * size + within
             order = orders.reshape(-1).gather(0, epoch * length + at.clamp(max=length - 1))
             rows = shard.rows.gather(0, order)
-            yield Batch(shard.pool_x[rows], shard.pool_y[rows], (at < n).float(), keys.fold_in(key, epoch, place))
+            yield Batch(shard.pool_x[rows], shard.pool_y[rows], (at < n).float(), key, (epoch, place))
 
 
 @dataclass(frozen=True)

@@ -74,12 +74,14 @@ def display(quiet: bool = False) -> Iterator[Display]:
     elif not console.is_terminal:
         yield Lines(console)
     else:
+        bar = (BarColumn(bar_width=20),) if console.width >= 110 else ()
         columns = (
             TextColumn("{task.description}"),
             TextColumn("round {task.fields[round]}"),
-            BarColumn(bar_width=20),
+            *bar,
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
+            TextColumn("left"),
         )
         with Progress(*columns, console=console, transient=True) as progress:
             yield Live(progress)

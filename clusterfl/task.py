@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,8 @@ class Task:
         self.classes = classes
         self.per_sample = per_sample
         self.channels_last = False  # set by a worker whose plan says so
+        self._bound: Tree | None = None
+        self.drops = any(True for _ in _dropouts(module))
         # samples the server may use (FedDS's indicators), never a client's; set by whoever builds the run
         self.public: Tensor | None = None
         for place, (parent, name, p) in enumerate(list(_dropouts(module))):
@@ -119,9 +122,10 @@ class Task:
 
         Training mode: BatchNorm writes its moments into ``theta``'s buffers, dropout draws from ``key``.
         """
+        if key is None or not self.drops:
+            return mean(self.per_sample(self._call(theta, x, training=True), y), w)
         with _dropping(key):
-            losses = self.per_sample(self._call(theta, x, training=True), y)
-        return mean(losses, w)
+            return mean(self.per_sample(self._call(theta, x, training=True), y), w)
 
     def eval_loss(self, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None = None) -> Tensor:
         """The mean loss in evaluation mode."""
@@ -140,10 +144,33 @@ class Task:
             hook.remove()
         return seen[-1]
 
+    @contextmanager
+    def bound(self, theta: Tree) -> Iterator[None]:
+        """Within it the module itself holds ``theta``'s tensors, so that calls with ``theta`` go straight to it.
+
+        ``functional_call`` swaps all tensors in and out at every call; a local training does it once.
+        """
+        split = [(*n.rpartition(".")[::2], t) for n, t in theta.items()]
+        modules = [self.module.get_submodule(path) for path, _, _ in split]
+        homes: list[dict[str, Any]] = [
+            m._parameters if leaf in m._parameters else m._buffers
+            for m, (_, leaf, _) in zip(modules, split, strict=True)
+        ]
+        before = [home[leaf] for home, (_, leaf, _) in zip(homes, split, strict=True)]
+        outer, self._bound = self._bound, theta
+        try:
+            for home, (_, leaf, t) in zip(homes, split, strict=True):
+                home[leaf] = t
+            yield
+        finally:
+            self._bound = outer
+            for home, (_, leaf, _), t in zip(homes, split, before, strict=True):
+                home[leaf] = t
+
     def _call(self, theta: Tree, x: Tensor, *, training: bool) -> Tensor:
         self._set_mode(training, alone=training and self.coupled and x.shape[0] == 1)
-        out: Tensor = functional_call(self.module, theta, (x,))
-        return out
+        answer: Tensor = self.module(x) if self._bound is theta else functional_call(self.module, theta, (x,))
+        return answer
 
     def _set_mode(self, training: bool, alone: bool) -> None:
         """A sample alone has no moments: BatchNorm then uses the running ones, and leaves them as they are."""

@@ -69,7 +69,7 @@ def carry_out(built: Built, folder: Path, *, resume: bool, json: bool, quiet: bo
     from clusterfl.results import write_run
 
     population = built.simulation.population
-    label = f"{built.config.method.name} on {population.name}"
+    label = built.config.method.name
     with exclusive(folder), display(quiet) as shown:
         outcome = simulate_into(folder, built, shown, label, resume=resume)
         summary = write_run(folder, built.config, population, outcome)

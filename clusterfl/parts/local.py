@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -64,10 +64,11 @@ class SGD(Registered):
 def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
     """The gradient of the batch's mean loss; BatchNorm's moments are updated inside ``theta``."""
     task = me.task
+    key = batch.key if task.drops else None
     if me.stacked:
 
         def loss(params: Tree, buffers: Tree) -> tuple[Tensor, Tree]:
-            value = task.loss({**theta, **params, **buffers}, batch.x, batch.y, batch.w, key=batch.key)
+            value = task.loss({**theta, **params, **buffers}, batch.x, batch.y, batch.w, key=key)
             return value, buffers
 
         moments = select(theta, task.buffers)
@@ -75,12 +76,15 @@ def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
         grads, moments = torch.func.grad(loss, has_aux=True)(select(theta, task.params), moments)
         theta.update(moments)
         return grads
-    leaves = [theta[n].detach().requires_grad_() for n in task.params]
-    full = {**theta, **dict(zip(task.params, leaves, strict=True))}
+    leaves = [theta[n] for n in task.params]
+    if not leaves[0].requires_grad:
+        leaves = [t.detach().requires_grad_() for t in leaves]
+        theta = {**theta, **dict(zip(task.params, leaves, strict=True))}
     with torch.enable_grad():
-        value = task.loss(full, batch.x, batch.y, batch.w, key=batch.key)
-        grads_list = torch.autograd.grad(value, leaves, allow_unused=True)
-    return {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(task.params, leaves, grads_list, strict=True)}
+        value = task.loss(theta, batch.x, batch.y, batch.w, key=key)
+        found = torch.autograd.grad(value, leaves, allow_unused=True)
+    unused = (torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True))
+    return dict(zip(task.params, unused, strict=True))
 
 
 def sgd(
@@ -96,9 +100,24 @@ def sgd(
     which parameters move."""
     names = me.task.params if only is None else only
     theta = own(me, theta)
+    batches = me.batches(size=rule.batch, epochs=rule.epochs, steps=rule.steps, stream=stream)
+    if me.stacked:
+        _descend(me, theta, rule, grad, names, batches)
+        return theta
+    for n in me.task.params:
+        theta[n].requires_grad_()
+    with me.task.bound(theta):
+        _descend(me, theta, rule, grad, names, batches)
+    return {n: t.detach() for n, t in theta.items()}
+
+
+def _descend(
+    me: Client, theta: Tree, rule: SGD, grad: Gradient, names: tuple[str, ...], batches: Iterable[Batch]
+) -> None:
+    """Steps of SGD, written into ``theta``."""
     lr, mu, decay = rule.rate(me.round), rule.momentum, rule.weight_decay
     speed: Tree = {}
-    for batch in me.batches(size=rule.batch, epochs=rule.epochs, steps=rule.steps, stream=stream):
+    for batch in batches:
         got = grad(me, theta, batch)
         step = [got[n] for n in names]
         if rule.clip is not None:
@@ -118,7 +137,6 @@ def sgd(
             theta.update({n: theta[n] - lr * s for n, s in zip(names, step, strict=True)})
         else:
             torch._foreach_add_([theta[n] for n in names], step, alpha=-lr)
-    return theta
 
 
 def own(me: Client, theta: Tree) -> Tree:

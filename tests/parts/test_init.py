@@ -74,7 +74,7 @@ def test_every_strategy_gives_k_finite_centres_and_ids_and_repeats_itself(name: 
     first, again = small_start(Start(name)), small_start(Start(name))
     assert_equal(first, again, name)
     assert first.k == 2 and first.assign.shape == (12,)
-    assert 0 <= int(first.assign.min()) and int(first.assign.max()) < 2
+    assert int(first.assign.min()) >= 0 and int(first.assign.max()) < 2
     assert all(bool(torch.isfinite(t).all()) for t in first.centers.values())
 
 
