@@ -211,8 +211,8 @@ class Simulation:
         cohort = self.engine.cohort(ids, keys.fold_in(self.root, "admit"), self.round)
         try:
             served = self.method.admit(self.state, cohort)
-        except NotDefined as e:
-            log.warning("%s", e)
+        except (NotDefined, NoReplies) as e:
+            log.warning("unseen clients are not measured: %s", e)
             return None, None
         scores = self.engine.evaluate(self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
         return scores[:, 0] / scores[:, 2], served.index

@@ -42,6 +42,10 @@ FIGURES = (
     "intra_accuracy",
     "inter_accuracy",
     "unseen_accuracy",
+    "accuracy_honest",
+    "accuracy_worst_cluster",
+    "ari_honest",
+    "rejected",
     "bytes_up",
     "bytes_down",
     "seconds",
@@ -77,6 +81,7 @@ def compare(
       clusterfl compare scenario.toml --methods local,fedavg,ifca --seeds 0-4 --out runs/table
     """
     set_logging(verbose, quiet)
+    from clusterfl import tables
     from clusterfl.config import Config
     from clusterfl.progress import display
     from clusterfl.results import write, write_run
@@ -104,6 +109,7 @@ def compare(
         "data": summaries[names[0]][0]["data"],
         "rounds": base.rounds,
         "seeds": numbers,
+        "attack": tables.write(base.attack) if base.attack.on else None,
         "methods": [row(name, summaries[name]) for name in names],
     }
     write(folder / "config.toml", (what + base.toml()).encode())
@@ -154,9 +160,14 @@ def row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 HEAD = ("method", "accuracy", "worst 5", "ARI", "clusters", "unseen", "MB up", "MB down", "seconds")
+ATTACKED = ("method", "honest", "worst cluster", "ARI honest", "clusters", "rejected", "MB up", "MB down", "seconds")
 
 
-def cells(entry: dict[str, Any]) -> list[str]:
+def head(result: dict[str, Any]) -> list[str]:
+    return list(ATTACKED if result["attack"] else HEAD)
+
+
+def cells(entry: dict[str, Any], attacked: bool) -> list[str]:
     def pair(figure: str, scale: float = 1.0, digits: int = 2) -> str:
         got = entry[figure]
         return "-" if got is None else f"{got['mean'] * scale:.{digits}f} ± {got['std'] * scale:.{digits}f}"
@@ -164,6 +175,18 @@ def cells(entry: dict[str, Any]) -> list[str]:
     def mean(figure: str, scale: float = 1.0) -> str:
         return f"{entry[figure]['mean'] * scale:.2f}"
 
+    if attacked:
+        return [
+            entry["method"],
+            pair("accuracy_honest", 100),
+            pair("accuracy_worst_cluster", 100),
+            pair("ari_honest"),
+            pair("clusters_found", digits=1),
+            pair("rejected", digits=1),
+            mean("bytes_up", 1e-6),
+            mean("bytes_down", 1e-6),
+            pair("seconds", digits=1),
+        ]
     return [
         entry["method"],
         pair("accuracy_mean", 100),
@@ -179,8 +202,8 @@ def cells(entry: dict[str, Any]) -> list[str]:
 
 def as_text(result: dict[str, Any]) -> str:
     """An aligned table; the same on a terminal and in a file."""
-    lines = [list(HEAD), *(cells(entry) for entry in result["methods"])]
-    widths = [max(len(line[j]) for line in lines) for j in range(len(HEAD))]
+    lines = [head(result), *(cells(entry, bool(result["attack"])) for entry in result["methods"])]
+    widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
     rule = "  ".join("-" * w for w in widths)
     body = [
         "  ".join(
@@ -189,11 +212,18 @@ def as_text(result: dict[str, Any]) -> str:
         for line in lines
     ]
     title = f"{result['data']}: {result['rounds']} rounds, mean ± standard deviation over {len(result['seeds'])} seeds"
+    if result["attack"]:
+        attack = result["attack"]
+        title += (
+            f"\n{attack['kind']} by {attack['share']:.0%} of the clients ({attack['where']}); figures of the others"
+        )
     return "\n".join([title, "", body[0], rule, *body[1:]])
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    lines = [list(HEAD), ["---", *(["---:"] * (len(HEAD) - 1))], *(cells(entry) for entry in result["methods"])]
+    names = head(result)
+    rows = [cells(entry, bool(result["attack"])) for entry in result["methods"]]
+    lines = [names, ["---", *(["---:"] * (len(names) - 1))], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 

@@ -52,6 +52,8 @@ class Start(Registered):
         n = len(cohort)
         if not 1 <= k <= n:
             raise ValueError(f"k={k} should be between 1 and the number of clients, {n}")
+        if k == 1:  # nothing to tell apart: the single model that FedAvg starts from
+            return self._independent(task, cohort, key, k, local)
         maker: Callable[[Task, Cohort, Key, int, SGD], Clusters] = {
             "independent": self._independent,
             "identical-noise": self._identical,
