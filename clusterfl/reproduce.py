@@ -380,7 +380,9 @@ class Comparison:
     @property
     def count(self) -> str:
         """How many of how many, over how many seeds, in words."""
-        seeds = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        runs = sorted({len(f.ours) + f.void for f in self.figures} - {0})
+        seeds = " to ".join(str(n) for n in dict.fromkeys(runs[:1] + runs[-1:])) or "0"
+        seeds += " seed" if seeds == "1" else " seeds"
         return f"{self.reproduced} of {self.compared} figures reproduced, {seeds}" if self.compared else seeds
 
     @property
@@ -463,7 +465,7 @@ paper's; at `laptop` scale it is smaller, and its figures can only show the orde
 
 
 def page(experiments: Sequence[Experiment]) -> str:
-    """docs/reproduction.md: a summary, then every table that has results."""
+    """docs/reproduction.md: a summary, then every table that has results and every drawing."""
     results = {e.folder: Results(e.folder) for e in experiments}
     compared = [[c for scale in COUNTED if (c := compare(e, scale, results[e.folder])).results] for e in experiments]
     parts = [HEAD, *_totals([c for found in compared for c in found]), _summary(experiments, compared)]
@@ -473,8 +475,7 @@ def page(experiments: Sequence[Experiment]) -> str:
         notes = folder / "notes.md"
         if notes.exists():
             parts.append(notes.read_text(encoding="utf-8").strip() + "\n")
-        for experiment, found in mine:
-            parts.append(_section(experiment, found))
+        parts += [_section(e, found) for e, found in mine if found or not e.rows]
     return "\n".join(parts)
 
 
@@ -487,21 +488,26 @@ def _totals(compared: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _summary(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comparison]]) -> str:
-    lines = [["Experiment", "What", "Scale", "Reproduced", "Runs", "Hours"]]
+    lines = [["Experiment", "What", "Scale", "Reproduced", "In the paper", "Runs", "Hours"]]
     for e, found in zip(experiments, compared, strict=True):
-        what = f"[{e.title}](#{_anchor(e)})"
+        what = f"[{e.title}](#{_anchor(e)})" if found or not e.rows else e.title
         lines += [
             [
                 f"`{e.name}`",
                 what,
                 c.scale,
                 f"{c.reproduced} of {c.compared}" if c.compared else "–",
+                str(_printed(e)),
                 str(len(c.results)),
                 f"{c.seconds / 3600:.1f}",
             ]
             for c in found
-        ] or [[f"`{e.name}`", what, "–", f"from `{e.uses}`" if e.uses else "not run", "0", "–"]]
-    return markdown(lines)
+        ] or [[f"`{e.name}`", what, "–", "not run" if e.rows else "a drawing", str(_printed(e)), "–", "–"]]
+    return markdown(lines, left=3)
+
+
+def _printed(e: Experiment) -> int:
+    return sum(len(row.figures(setting.name, e.metrics)) for row in e.rows for setting in e.settings)
 
 
 def _section(e: Experiment, found: Sequence[Comparison]) -> str:
@@ -509,13 +515,13 @@ def _section(e: Experiment, found: Sequence[Comparison]) -> str:
     for c in found:
         parts += [f"{c.scale.capitalize()} scale: {c.count}.\n", markdown(c.grid())]
         parts.append(f"```\n{c.command}\n```\n")
-    if not found and e.rows:
-        parts.append(f"Not run. `clusterfl reproduce {e.name}` runs it.\n")
     if e.uses:
         parts.append(f"Drawn from the results of `{e.uses}`.\n")
     if e.report:
         parts.append(f"Drawn by `{e.report}`.\n")
-    return "\n".join(parts) + "".join(f"- {note}\n" for note in e.notes)
+    if e.notes:
+        parts.append("".join(f"- {note}\n" for note in e.notes))
+    return "\n".join(parts)
 
 
 def _anchor(e: Experiment) -> str:
@@ -523,8 +529,9 @@ def _anchor(e: Experiment) -> str:
     return re.sub(r"[^\w\- ]", "", f"{e.table}: {e.title}".casefold()).replace(" ", "-")
 
 
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *(["---:"] * (len(lines[0]) - 1))]
+def markdown(lines: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table, its first columns to the left and numbers to the right."""
+    rule = ["---" if j < left else "---:" for j in range(len(lines[0]))]
     return "".join("| " + " | ".join(line) + " |\n" for line in [lines[0], rule, *lines[1:]])
 
 

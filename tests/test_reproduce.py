@@ -291,7 +291,11 @@ def test_comparison_is_over_seeds_in_the_papers_unit(tiny: Experiment) -> None:
     assert figure.ours == pytest.approx((8.0, 10.0)) and figure.mean == pytest.approx(9.0)
     assert figure.text == "9.00 ± 1.41 / 10 ✓"
     assert (found.reproduced, found.compared, found.seeds) == (1, 1, [0, 4])
+    assert found.count == "1 of 1 figures reproduced, 2 seeds"
     assert compare(tiny, "laptop").results == ()
+    other = list(tiny.cells("full", [0]))[1]
+    reproduce.write_result(other, result(other, accuracy_mean=0.5))
+    assert compare(tiny, "full").count == "1 of 2 figures reproduced, 1 to 2 seeds"
 
 
 # -- the page --------------------------------------------------------------------------------------------

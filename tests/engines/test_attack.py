@@ -1,0 +1,220 @@
+"""Attackers: who they are, what they falsify, what the server's own limit does, and what a run says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from clusterfl import keys
+from clusterfl.cli import app
+from clusterfl.config import Config
+from clusterfl.data.population import Population
+from clusterfl.engines import Plan, Pool, Serial, Stacked
+from clusterfl.engines.attack import Attack, AttackConfig, attackers, flip_labels
+from clusterfl.engines.updates import Clip
+from clusterfl.errors import ConfigError
+from clusterfl.methods import IFCA, METHODS, FedAvg, FedPer, FedSGD
+from clusterfl.parts.local import SGD
+from clusterfl.testing import CLIENTS, assert_close, assert_equal, play, small_population, small_task
+from clusterfl.tree import Tree
+
+RULE = SGD(lr=0.1, batch=10)
+IDS = torch.arange(CLIENTS)
+LIARS = torch.tensor([1, 4, 7])
+SMALL = ["data.clients=12", "data.clusters=3", "data.samples=20", "data.test_samples=60", "engine.name=serial"]
+
+
+def replies(engine: Any, method: Any, **sent: Any) -> Any:
+    procedure = getattr(method, "train", None) or method.choose_and_train
+    return engine.cohort(IDS, keys.key(1)).run(procedure, sent)
+
+
+def flatten(tree: Tree, names: tuple[str, ...]) -> Tensor:
+    return torch.cat([tree[n].flatten(1) for n in names], dim=1).double()
+
+
+# -- who lies -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.4])
+def test_attackers_are_spread_or_together_and_the_key_decides(share: float) -> None:
+    truth = torch.tensor([0, 1, 2, 3] * 5)
+    base = small_population()
+    parts = base.train.select(torch.arange(20) % 12), base.test.select(torch.arange(20) % 12)
+    population = Population(*parts, 20, 3, truth=truth)
+    kind = {"kind": "sign-flip", "share": share}
+    spread = attackers(AttackConfig(**kind), population, keys.key(0))
+    together = attackers(AttackConfig(**kind, where="one-cluster"), population, keys.key(0))
+    for found in (spread, together):
+        assert len(found) == round(20 * share) and found.unique().tolist() == found.tolist()
+    counts = torch.bincount(truth[spread], minlength=4)
+    assert int(counts.max() - counts.min()) <= 1
+    full = torch.bincount(truth[together], minlength=4).sort(descending=True).values.tolist()
+    assert full == [min(5, max(0, len(together) - 5 * j)) for j in range(4)]
+    assert spread.tolist() == attackers(AttackConfig(**kind), population, keys.key(0)).tolist()
+    assert spread.tolist() != attackers(AttackConfig(**kind), population, keys.key(3)).tolist()
+
+
+def test_without_truth_there_is_no_cluster_to_take_over() -> None:
+    base = small_population()
+    population = Population(base.train, base.test, CLIENTS, 3)
+    assert len(attackers(AttackConfig("scale", 0.5), population, keys.key(0))) == 6
+    with pytest.raises(ConfigError, match="one-cluster"):
+        attackers(AttackConfig("scale", where="one-cluster"), population, keys.key(0))
+    assert not len(attackers(AttackConfig(), population, keys.key(0)))
+
+
+@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"share": 1.0}, {"scale": 0.0}], ids=str)
+def test_attacks_that_cannot_be(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="should be"):
+        AttackConfig("scale", **wrong)
+
+
+def test_labels_are_flipped_for_liars_alone_even_where_samples_are_shared() -> None:
+    base = small_population()
+    shared = base.train.select(torch.tensor([0, 1, 0, 1, 2, 2] + [3] * 8))  # clients 0 and 2 hold the same samples
+    after = Population(shared, base.test, CLIENTS, 3)
+    population = Population(shared, base.test, CLIENTS, 3, drift=(4, after))
+    lying = flip_labels(population, torch.tensor([2, 5]))
+    for held in (lying, lying.at(9)):
+        for i in range(14):
+            x, y = held.train.of(i)
+            x0, y0 = population.train.of(i)
+            assert torch.equal(x, x0) and torch.equal(y, 2 - y0 if i in (2, 5) else y0)
+    assert lying.digest != population.digest and torch.equal(lying.test.y, population.test.y)
+
+
+# -- what they send -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [Serial, Stacked])
+@pytest.mark.parametrize("kind", ["sign-flip", "scale", "gaussian"])
+def test_false_updates(kind: Any, make: Any) -> None:
+    population, method = small_population(), FedAvg(local=RULE)
+    theta = small_task().init(keys.key(0))
+    honest = replies(make(small_task(), population), method, theta=theta)
+    false = replies(Attack(make(small_task(), population), AttackConfig(kind, scale=2.0), LIARS), method, theta=theta)
+    names = small_task().params
+    start = torch.cat([theta[n].flatten() for n in names]).double()
+    u, v = (flatten(got["theta"], names) - start for got in (honest, false))
+    good = torch.tensor([i for i in range(CLIENTS) if i not in LIARS])
+    assert torch.equal(v[good], u[good]) and torch.equal(honest["n"], false["n"])
+    assert torch.allclose(v[LIARS].norm(dim=1), 2 * u[LIARS].norm(dim=1), rtol=1e-4)
+    if kind == "gaussian":
+        cosine = torch.nn.functional.cosine_similarity(u[LIARS], v[LIARS])
+        assert float(cosine.abs().max()) < 0.5 and not torch.equal(v[1] / v[1].norm(), v[4] / v[4].norm())
+    else:
+        assert torch.allclose(v[LIARS], (2 if kind == "scale" else -2) * u[LIARS], atol=1e-5)
+
+
+def test_what_a_client_began_from_is_found_in_every_kind_of_exchange() -> None:
+    """A K-centre choice, a body alone, a bare gradient: the reversed update is relative to what was sent."""
+    population, task = small_population(), small_task()
+    centers = task.init_stack(keys.key(0), 2)
+    flip = AttackConfig("sign-flip", scale=1.0)
+
+    def both(method: Any, **sent: Any) -> tuple[Any, Any]:
+        plain, lying = Serial(small_task(), population), Attack(Serial(small_task(), population), flip, IDS)
+        return tuple(e.cohort(IDS, keys.key(1)).run(method, sent) for e in (plain, lying))
+
+    honest, false = both(IFCA(k=2, local=RULE).choose_and_train, centers=centers)
+    for n in task.params:
+        assert torch.allclose(false["theta"][n], 2 * centers[n][honest["s"]] - honest["theta"][n], atol=1e-6)
+    body = {n: t for n, t in task.init(keys.key(0)).items() if n not in task.head}
+    honest, false = both(FedPer(local=RULE).train, body=body)
+    for n, t in body.items():
+        assert torch.allclose(false["body"][n], 2 * t - honest["body"][n], atol=1e-6)
+    honest, false = both(FedSGD(local=RULE).gradient, theta=task.init(keys.key(0)))
+    for n in task.params:
+        assert torch.allclose(false["grad"][n], -honest["grad"][n])
+
+
+@pytest.mark.parametrize("kind", ["sign-flip", "gaussian"])
+def test_attacks_are_the_same_in_every_engine(kind: Any) -> None:
+    method, population, config = IFCA(k=2, local=RULE), small_population(), AttackConfig(kind)
+    reference = play(method, Attack(Serial(small_task(), population), config, LIARS))
+    with Pool(small_task(), population, Plan(), workers=2) as pool:
+        assert_equal(reference, play(method, Attack(pool, config, LIARS)), "pool and serial under attack")
+    assert_close(reference, play(method, Attack(Stacked(small_task(), population), config, LIARS)), "stacked")
+
+
+def test_the_server_cuts_long_updates_and_leaves_short_ones_their_bits() -> None:
+    population, method = small_population(), FedAvg(local=RULE)
+    theta, names = small_task().init(keys.key(0)), small_task().params
+    start = torch.cat([theta[n].flatten() for n in names]).double()
+    plain = replies(Serial(small_task(), population), method, theta=theta)
+    lengths = (flatten(plain["theta"], names) - start).norm(dim=1)
+    limit = float(lengths.median())
+    cut = replies(Clip(Serial(small_task(), population), limit), method, theta=theta)
+    short = lengths <= limit
+    assert 0 < int(short.sum()) < CLIENTS
+    moved = flatten(cut["theta"], names) - start
+    assert torch.allclose(moved.norm(dim=1), lengths.clamp(max=limit), rtol=1e-4)
+    assert all(torch.equal(cut["theta"][n][short], plain["theta"][n][short]) for n in names)
+
+
+# -- runs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["label-flip", "sign-flip", "gaussian", "scale"])
+@pytest.mark.parametrize("name", ["fedavg", "ifca"])
+def test_a_run_under_attack_says_how_the_honest_fared(name: str, kind: str, tmp_path: Path) -> None:
+    from clusterfl.results import write_run
+
+    built = Config.load(None, [*SMALL, "rounds=2", f"method.name={name}", f"attack.kind={kind}"]).build()
+    population = built.simulation.population
+    outcome = built.simulation.run()
+    summary = write_run(tmp_path, built.config, population, outcome)
+    accuracy, liars = outcome.records[-1].accuracy, summary["attackers"]
+    honest = [i for i in range(12) if i not in liars]
+    assert len(liars) == 2 and population.truth is not None
+    assert summary["accuracy_honest"] == pytest.approx(float(accuracy[honest].mean()))
+    per_cluster = [float(accuracy[[i for i in honest if int(population.truth[i]) == k]].mean()) for k in range(3)]
+    assert summary["accuracy_worst_cluster"] == pytest.approx(min(per_cluster))
+    assert Config.load(tmp_path / "config.toml").attackers(population).tolist() == liars
+
+
+def test_a_robust_rule_and_a_limit_withstand_what_a_mean_does_not() -> None:
+    def honest(*more: str) -> float:
+        given = ["rounds=8", "data.clients=20", "data.clusters=1", "data.shift=none", "data.samples=40"]
+        attack = ["attack.kind=sign-flip", "attack.scale=10.0", "engine.name=stacked", "method.name=fedavg"]
+        built = Config.load(None, [*given, *attack, *more]).build()
+        outcome = built.simulation.run()
+        liars = built.config.attackers(built.simulation.population).tolist()
+        return float(outcome.records[-1].accuracy[[i for i in range(20) if i not in liars]].mean())
+
+    assert honest() < 0.5
+    assert honest("method.aggregate=trimmed") > 0.8 and honest("method.aggregate=krum") > 0.8
+    assert honest("engine.clip_updates=0.3") > 0.7
+
+
+def test_compare_shows_the_honest_under_attack(tmp_path: Path) -> None:
+    words = [w for s in [*SMALL, "rounds=1", "attack.kind=gaussian"] for w in ("--set", s)]
+    out = ["--methods", "ifca", "--seeds", "0", "--out", str(tmp_path / "t"), "--quiet"]
+    done = CliRunner().invoke(app, ["compare", *words, *out], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    assert "gaussian by 20% of the clients (spread)" in done.stdout
+    assert "worst cluster" in done.stdout and "ARI honest" in done.stdout
+    found = json.loads((tmp_path / "t" / "compare.json").read_text())
+    assert found["attack"]["kind"] == "gaussian"
+    assert all(m["accuracy_honest"] and m["accuracy_worst_cluster"] for m in found["methods"])
+    assert (tmp_path / "t" / "table.md").read_text().startswith("| method | honest |")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_under_attack(name: str) -> None:
+    import runpy
+
+    suite = runpy.run_path(str(Path(__file__).parent.parent / "methods" / "test_conformance.py"))
+    method = METHODS[name](local=RULE, **suite["SETTINGS"].get(name, {}))
+    population, task = small_population(), small_task()
+    task.public = None if population.indicators is None else population.indicators[0]
+    state = play(method, Attack(Serial(task, population), AttackConfig("sign-flip"), LIARS), rounds=2)
+    served = method.serve(state, IDS)
+    assert all(bool(torch.isfinite(t).all()) for t in served.models.values())

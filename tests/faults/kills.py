@@ -1,0 +1,403 @@
+"""Processes that are killed, disks that are full, folders that are taken: T1, T3, T17, T30, T31."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clusterfl import codec
+from clusterfl.checkpoint import CheckpointConfig, Checkpoints, newest_snapshot
+from clusterfl.config import Config, write_method
+from clusterfl.engines import Serial
+from clusterfl.loop import Schedule, Simulation
+from clusterfl.methods import METHODS
+from clusterfl.testing import small_population
+
+from .common import Ended, Launcher, Tally, small_method, task_for
+
+ENGINES = ("serial", "stacked", "pool")
+COMMAND = "common.command"
+
+
+def config(name: str, engine: str, rounds: int = 5, **more: Any) -> Config:
+    """A run that takes a second: rotated digits, a net with one hidden layer."""
+    method = small_method(name)
+    data = {"clients": 8, "clusters": 2, "samples": 20, "test_samples": 40, "unseen": 2, "indicators": 2}
+    table: dict[str, Any] = {
+        "rounds": rounds,
+        "data": data,
+        "model": {"name": "mlp", "hidden": [8]},
+        "local": {"lr": 0.1, "batch": 10},
+        "method": write_method(method),
+        "engine": {"name": engine, **({"workers": 2} if engine == "pool" else {})},
+        **more,
+    }
+    return Config.parse(table)
+
+
+def written(folder: Path, chosen: Config) -> str:
+    """The config's file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder.with_suffix(".toml")
+    path.write_text(chosen.toml(), encoding="utf-8")
+    return str(path)
+
+
+def timeless(value: Any) -> Any:
+    """Without wall-clock times, the only thing that may differ."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k != "seconds"}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """SHA-256 of all that a run left behind, and of its last checkpoint."""
+    found: dict[str, bytes] = {}
+    for path in sorted([*folder.glob("*.parquet"), *(folder / "models").iterdir()]):
+        found[path.name] = path.read_bytes()
+    rounds = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    found["rounds.jsonl"] = json.dumps([timeless(json.loads(line)) for line in rounds]).encode()
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    found["summary.json"] = json.dumps(timeless(summary), sort_keys=True).encode()
+    last = newest_snapshot(folder)
+    found["checkpoint"] = codec.pack([last.round, last.state, last.kept, last.down, last.up])
+    return {name: hashlib.sha256(data).hexdigest() for name, data in found.items()}
+
+
+def assert_same(mine: dict[str, str], theirs: dict[str, str]) -> None:
+    different = [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
+    assert not different, f"these differ: {', '.join(different)}"
+
+
+def assert_ok(ended: Ended) -> None:
+    assert ended.status == 0, f"exit {ended.status}: {ended.said[-400:]}"
+
+
+def go_on(folder: Path, chosen: str) -> list[str]:
+    """What a user would type after a crash."""
+    if (folder / "config.toml").exists():
+        return ["resume", str(folder), "--quiet"]
+    return ["run", chosen, "--out", str(folder), "--quiet"]
+
+
+def spread(jobs: list[Callable[[Launcher], None]], workers: int) -> None:
+    """Jobs over several launchers."""
+    with ThreadPoolExecutor(workers) as pool:
+        launchers = [Launcher() for _ in range(workers)]
+        free = list(launchers)
+
+        def one(job: Callable[[Launcher], None]) -> None:
+            mine = free.pop()
+            try:
+                job(mine)
+            finally:
+                free.append(mine)
+
+        try:
+            for future in [pool.submit(one, job) for job in jobs]:
+                future.result()
+        finally:
+            for launcher in launchers:
+                launcher.close()
+
+
+def t1(tally: Tally, amount: int, folder: Path, workers: int = 2) -> None:
+    """SIGKILL at a random time, several times in some runs; resumed; compared with the unbroken run."""
+    draw = random.Random(1)
+    pairs = [(name, engine) for name in METHODS for engine in ENGINES]
+    draw.shuffle(pairs)
+    if amount < len(pairs):  # every engine, if not every method
+        pairs = [next(p for p in pairs if p[1] == ENGINES[j % 3] and p not in pairs[:0]) for j in range(1)] and pairs
+        pairs = sorted(pairs[: 3 * amount], key=lambda p: p[1] == "pool")[:amount]
+    kills = {pair: amount // len(pairs) + (j < amount % len(pairs)) for j, pair in enumerate(pairs)}
+    references: dict[tuple[str, str], tuple[dict[str, str], float]] = {}
+    where = {"before the first checkpoint": 0, "between two": 0, "after the last": 0}
+
+    def reference(name: str, engine: str) -> Callable[[Launcher], None]:
+        def job(launcher: Launcher) -> None:
+            place = folder / f"{name}-{engine}-whole"
+            ended = launcher.run(COMMAND, "run", written(place, config(name, engine)), "--out", str(place), "--quiet")
+            assert_ok(ended)
+            references[name, engine] = fingerprint(place), ended.seconds
+
+        return job
+
+    def chain(name: str, engine: str, times: int, seed: int) -> Callable[[Launcher], None]:
+        def job(launcher: Launcher) -> None:
+            # a pool has the same bits as one process that stacks as it does
+            whole, seconds = references[name, "serial" if engine == "serial" else "stacked"]
+            mine, own = folder / f"{name}-{engine}", random.Random(seed)
+            chosen, log = written(mine, config(name, engine)), mine / "checkpoints" / "records.log"
+            done = 0
+            while done < times:
+                early = own.random() < 0.25
+                after = own.random() * seconds * (2.0 if early and engine == "pool" else 0.7)
+                begun = log.exists()
+                ended = launcher.run(
+                    COMMAND, *go_on(mine, chosen), kill=after, watch=None if early or begun else log
+                )
+                if ended.status != -signal.SIGKILL:
+                    assert_ok(ended)  # it was too quick; it begins again
+                    shutil.rmtree(mine)
+                    continue
+                done += 1
+                states = list((mine / "checkpoints").glob("round-*.ckpt"))
+                last = any(p.name == "round-000005.ckpt" for p in states)
+                where["after the last" if last else "between two" if states else "before the first checkpoint"] += 1
+            assert_ok(launcher.run(COMMAND, *go_on(mine, chosen)))
+            found = fingerprint(mine)
+            for _ in range(times):
+                with tally.case(f"{name} on {engine}, {times} kills"):
+                    assert_same(found, whole)
+            shutil.rmtree(mine)
+
+        return job
+
+    needed = sorted({(name, "serial" if engine == "serial" else "stacked") for name, engine in pairs})
+    spread([reference(*pair) for pair in needed], workers)
+    jobs = [chain(*pair, times, seed) for seed, (pair, times) in enumerate(kills.items()) if times]
+    spread(jobs, workers)
+    landed = ", ".join(f"{n} {what}" for what, n in where.items())
+    tally.figures = f"{len(METHODS)} methods, 3 engines; {landed}" if amount >= len(pairs) else landed
+
+
+# -- T3 -----------------------------------------------------------------------------------------------
+
+
+@cache
+def prepared() -> tuple[Simulation, Simulation]:
+    """A simulation after one round and after two."""
+    sims = []
+    for rounds in (1, 2):
+        population = small_population()
+        sim = Simulation(small_method("fedper"), population, Serial(task_for(population), population), Schedule(rounds))
+        sim.start()
+        for _ in range(rounds):
+            sim.step()
+        sims.append(sim)
+    return sims[0], sims[1]
+
+
+def saver(folder: Path) -> Checkpoints:
+    return Checkpoints(folder, CheckpointConfig(), config="c", data="d", version="v")
+
+
+def save_up_to(folder: Path, rounds: int) -> None:
+    """Checkpoints as a run writes them."""
+    saved, (one, two) = saver(folder), prepared()
+    sim = one if rounds == 1 else two
+    from dataclasses import replace
+
+    for t in range(rounds + 1):
+        saved.save(replace_round(sim, t, replace))
+
+
+def replace_round(sim: Simulation, t: int, replace: Any) -> Simulation:
+    """``sim`` as it would look after round t; its state is the last one's, which is all that a writer needs."""
+    copy = Simulation(sim.method, sim.population, sim.engine, Schedule(2))
+    copy.state, copy.round, copy.records = sim.state, t, sim.records[: t + 1]
+    return copy
+
+
+def die_in_save(folder: str, how: str, share: float) -> None:
+    """Saves round 2 and kills itself at a point of it."""
+    from clusterfl import files
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    target = {"journal": "records.log", "checkpoint": ".round-000002.ckpt.tmp"}.get(how)
+    if target:
+        real = Path.open
+
+        def opened(path: Path, *args: Any, **kwargs: Any) -> Any:
+            file = real(path, *args, **kwargs)
+            return _Dying(file, share, die) if path.name == target else file
+
+        Path.open = opened  # type: ignore[method-assign, assignment]
+    elif how == "before rename":
+        Path.replace = lambda *_: die()  # type: ignore[method-assign, assignment]
+    elif how == "after rename":
+        files.sync_folder = lambda *_: die()  # type: ignore[assignment]
+    else:
+        Path.unlink = lambda *_, **__: die()  # type: ignore[method-assign, assignment]
+    saver(Path(folder)).save(replace_round(prepared()[1], 2, None))
+
+
+class _Dying:
+    """A file that is written up to a share of what it is given, and then everything ends."""
+
+    def __init__(self, file: Any, share: float, die: Callable[[], None]) -> None:
+        self.file, self.share, self.die = file, share, die
+
+    def __enter__(self) -> _Dying:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, data: bytes) -> None:
+        self.file.write(data[: int(self.share * len(data))])
+        self.file.flush()
+        self.die()
+
+
+def t3(tally: Tally, amount: int, folder: Path) -> None:
+    """SIGKILL during the write of a checkpoint or of its journal, at a random offset, or around the rename."""
+    draw = random.Random(3)
+    before, (one, two) = folder / "before", prepared()
+    save_up_to(before, 1)
+    expected = {1: codec.pack(one.records[-1].assign), 2: codec.pack(two.records[-1].assign)}
+    assert expected  # both are there to be compared with
+    points = ["checkpoint"] * 6 + ["journal"] * 2 + ["before rename", "after rename", "prune"]
+    got = {1: 0, 2: 0}
+    with Launcher() as launcher:
+        for j in range(amount):
+            how, share, mine = draw.choice(points), draw.random(), folder / f"{j}"
+            shutil.copytree(before, mine)
+            with tally.case(f"{how} at {share:.3f}"):
+                ended = launcher.run("kills.die_in_save", str(mine), how, share)
+                assert ended.status == -signal.SIGKILL, f"it was not killed: {ended.said[-300:]}"
+                population = small_population()
+                sim = Simulation(one.method, population, Serial(task_for(population), population), Schedule(2))
+                assert saver(mine).restore(sim), "no checkpoint was found"
+                assert sim.round in (1, 2) and len(sim.records) == sim.round + 1
+                whole = one if sim.round == 1 else two
+                state = one if sim.round == 1 else two
+                assert codec.pack(sim.records[-1].assign) == codec.pack(whole.records[-1].assign)
+                assert codec.pack(sim.state) == codec.pack(state.state), "its state is another"
+                got[sim.round] += 1
+            shutil.rmtree(mine)
+    tally.figures = f"{got[1]} went on from the checkpoint before, {got[2]} from the new one"
+
+
+# -- T17 ----------------------------------------------------------------------------------------------
+
+
+def full_disk(pattern: str, after: int, *argv: str) -> int:
+    """The command line on a disk that is full from the ``after``-th write to a file of that name on."""
+    from .common import command
+
+    real, seen = Path.open, 0
+
+    def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        nonlocal seen
+        if path.match(pattern) and ("w" in mode or "a" in mode):
+            seen += 1
+            if seen > after:
+                return _Full(real(path, mode, *args, **kwargs))
+        return real(path, mode, *args, **kwargs)
+
+    Path.open = opened  # type: ignore[method-assign, assignment]
+    return command(*argv)
+
+
+class _Full(_Dying):
+    """A file on a full disk: half of what is written arrives."""
+
+    def __init__(self, file: Any) -> None:
+        def fail() -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        super().__init__(file, 0.5, fail)
+
+
+def small_files(most: int, *argv: str) -> int:
+    """The command line where the system lets no file grow beyond ``most`` bytes."""
+    import resource
+
+    from .common import command
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return command(*argv)
+
+
+def t17(tally: Tally, amount: int, folder: Path) -> None:
+    """No space for a checkpoint, the journal, the log or the results; then space again, and a resume."""
+    places = [".round-*.tmp", "records.log", "rounds.jsonl", ".metrics.parquet.tmp", ".cluster-0.safetensors.tmp"]
+    with Launcher() as launcher:
+        whole = folder / "whole"
+        chosen = written(whole, config("ifca", "serial"))
+        assert_ok(launcher.run(COMMAND, "run", chosen, "--out", str(whole), "--quiet"))
+        unbroken = fingerprint(whole)
+        for j in range(amount):
+            mine, pattern = folder / f"{j}", places[j % len(places)]
+            with tally.case(pattern):
+                argv = ["run", chosen, "--out", str(mine), "--quiet"]
+                if j < len(places):
+                    ended = launcher.run("kills.full_disk", pattern, 0 if "." in pattern[0] and j > 2 else 3, *argv)
+                else:  # the system's own limit rather than a feigned one
+                    ended = launcher.run("kills.small_files", 6000, *argv)
+                assert ended.status == 2, f"exit {ended.status}: {ended.said[-300:]}"
+                said = ended.said.strip().splitlines()
+                assert len(said) == 1 and "could not be written" in said[0], ended.said[-300:]
+                if (mine / "checkpoints").exists():
+                    newest_snapshot(mine)
+                assert_ok(launcher.run(COMMAND, *go_on(mine, chosen)))
+                assert_same(fingerprint(mine), unbroken)
+
+
+# -- T30, T31 -----------------------------------------------------------------------------------------
+
+
+def t30(tally: Tally, amount: int, folder: Path) -> None:
+    """The same seed with one process, one and two workers, in fresh processes: the same bits."""
+    names = ["ifca", "fedper", "fesem", "cfl", "md-icfl"]
+    variants: list[tuple[str, dict[str, Any]]] = [
+        ("stacked", {"name": "stacked"}),
+        ("pool of 1", {"name": "pool", "workers": 1, "stacked": True}),
+        ("pool of 2", {"name": "pool", "workers": 2, "stacked": True}),
+        ("stacked again", {"name": "stacked"}),
+    ]
+    with Launcher() as launcher:
+        for j in range(amount):
+            name = names[j % len(names)]
+            with tally.case(name):
+                found = []
+                for what, engine in variants:
+                    place = folder / f"{name}-{j}-{what.replace(' ', '-')}"
+                    chosen = written(place, config(name, "serial", 3, engine=engine))
+                    assert_ok(launcher.run(COMMAND, "run", chosen, "--out", str(place), "--quiet"))
+                    found.append(fingerprint(place))
+                for other in found[1:]:
+                    assert_same(found[0], other)
+
+
+def hold(folder: str) -> None:
+    """Takes a run's folder and never lets go."""
+    import time
+
+    from clusterfl.checkpoint import exclusive
+
+    with exclusive(Path(folder)):
+        (Path(folder) / "taken").write_text("")
+        time.sleep(3600)
+
+
+def t31(tally: Tally, amount: int, folder: Path) -> None:
+    """A second run on a folder that is in use is refused; once the first is killed, it is not."""
+    with Launcher() as first, Launcher() as second, ThreadPoolExecutor(1) as pool:
+        for j in range(amount):
+            mine = folder / f"{j}"
+            chosen = written(mine, config("fedavg", "serial", 1))
+            with tally.case(f"run {j}"):
+                holding = pool.submit(first.run, "kills.hold", str(mine), kill=1.5, watch=mine / "taken")
+                while not (mine / "taken").exists():
+                    pass
+                (mine / "taken").rename(mine / "taken by the first")
+                refused = second.run(COMMAND, "run", chosen, "--out", str(mine), "--quiet")
+                (mine / "taken by the first").rename(mine / "taken")
+                assert refused.status == 2 and "in use by another run" in refused.said, refused.said
+                assert not (mine / "config.toml").exists(), "the second wrote into the folder"
+                assert holding.result().status == -signal.SIGKILL
+                assert_ok(second.run(COMMAND, "run", chosen, "--out", str(mine), "--quiet"))

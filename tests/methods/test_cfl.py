@@ -1,0 +1,138 @@
+"""CFL: ids survive the second level of splits, clusters partition the clients, nothing splits without reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from points import LOCAL, TARGETS, TRUTH, point_task, points
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.client import Cohort
+from clusterfl.data import DataConfig, build
+from clusterfl.engines import Flaky, Serial, Stacked
+from clusterfl.loop import Outcome, Schedule, Simulation
+from clusterfl.methods.cfl import CFL, CFLState
+from clusterfl.metrics import clustering
+from clusterfl.models import build_model
+from clusterfl.task import Task
+from clusterfl.testing import play, small_population, small_task
+from clusterfl.tree import repeat
+
+EAGER = CFL(local=LOCAL, start_round=3)
+
+
+def run(method: CFL, rounds: int, participation: float = 1.0, unseen: int = 0, truth: Tensor = TRUTH) -> Outcome:
+    population = points(truth, unseen=unseen)
+    engine = Serial(point_task(), population)
+    return Simulation(method, population, engine, Schedule(rounds, participation, eval_every=rounds)).run()
+
+
+def test_four_groups_on_two_levels_with_mixed_up_ids() -> None:
+    """Positions inside a sub-cluster, taken for ids, would lose half of the clients at the second level."""
+    found = run(EAGER, 30)
+    assert found.clusters is not None and found.clusters.ari == 1.0 and found.clusters_found == 4
+    assert [(s.parent, s.child) for s in found.state.splits] in ([(0, 1), (0, 2), (1, 3)], [(0, 1), (1, 2), (0, 3)])
+    for i, group in enumerate(TRUTH.tolist()):
+        torch.testing.assert_close(
+            found.served.models["w"][found.served.index[i]], TARGETS[group], atol=0.05, rtol=0.0
+        )
+
+
+def test_unseen_clients_descend_the_tree() -> None:
+    found = run(EAGER, 30, unseen=6)
+    assert found.unseen_assign is not None
+    served = torch.cat([found.served.index, found.unseen_assign])
+    assert clustering(served, TRUTH).ari == 1.0
+
+
+def test_clients_that_missed_a_split_go_through_it_when_they_are_next_asked() -> None:
+    found = run(EAGER, 60, participation=0.5)
+    assert found.clusters is not None and found.clusters.ari == 1.0
+    assert int(found.state.passed.min()) >= 1
+
+
+def test_splits_survive_drop_outs() -> None:
+    population = points()
+    engine = Flaky(Serial(point_task(), population), 0.3)
+    found = Simulation(EAGER, population, engine, Schedule(60, eval_every=60)).run()
+    assert found.clusters is not None and found.clusters.ari == 1.0
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(4, 3), torch.ones(4, 3)])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_clients_that_are_alike_stay_together(targets: Tensor, noise: float) -> None:
+    """From zero updates (nothing to learn) and equal ones to noise: finite, and no split."""
+    population = points(targets=targets, noise=noise)
+    state = play(EAGER, Serial(point_task(), population), 20)
+    assert state.k == 1 and state.centers["w"].isfinite().all() and state.peak.isfinite()
+
+
+def test_absolute_thresholds_and_the_other_gates() -> None:
+    """In its mean a cluster of two groups has updates of norm ~2.1 (the share 1 - 0.7^2 of the way of 4)."""
+    options = {"relative": False, "local": LOCAL, "start_round": 3}
+    assert run(CFL(**options, eps1=0.4, eps2=1.6), 12).clusters_found >= 2
+    assert run(CFL(**options, eps1=0.4, eps2=3.0), 12).clusters_found == 1, "max norm"
+    assert run(CFL(**options, eps1=0.0, eps2=1.6), 12).clusters_found == 1, "mean norm"
+    assert run(CFL(**options, min_size=17), 12).clusters_found == 1, "size"
+    assert run(CFL(**options, gamma=0.999), 12).clusters_found >= 2, "opposite updates: the bound is 1"
+    assert run(CFL(**options, gap=2.0), 12).clusters_found == 1, "no cosines are further apart than 2"
+    assert run(replace(EAGER, start_round=12), 12).clusters_found == 1, "too early"
+    assert run(replace(EAGER, start_round=11), 12).clusters_found == 2
+
+
+def test_branch_directions_are_mean_updates() -> None:
+    found = run(EAGER, 12)
+    first = found.state.splits[0]
+    left = (TRUTH < 2) == bool(TRUTH[0] < 2)
+    pulls = torch.stack([TARGETS[TRUTH[side]].mean(dim=0) for side in (left, ~left)])
+    torch.testing.assert_close(first.directions, 0.51 * (pulls - first.theta["w"]), atol=0.02, rtol=0.0)
+
+
+@given(seed=st.integers(0, 10_000), rounds=st.integers(1, 4))
+@settings(max_examples=25, deadline=None)
+def test_clusters_always_partition_the_clients(seed: int, rounds: int) -> None:
+    """Random updates of random cohorts, and a split wherever there is one to make."""
+    n, method = 12, CFL(r1=100.0, r2=0.0, gap=None, min_size=2, start_round=0)
+    task, key = small_task(), keys.key(seed)
+    engine = Serial(task, small_population())
+    nobody = torch.zeros(n, dtype=torch.int64)
+    state = CFLState(repeat(task.init(key), 1), nobody, (), nobody, torch.ones(()))
+    for t in range(rounds):
+        ids = keys.permutation(keys.fold_in(key, "order", t), n)[: 4 + int(keys.randint(keys.fold_in(key, t), 9))]
+        moves = keys.normal(keys.fold_in(key, "moves", t), len(ids), 5)
+        before = state
+        for c in range(before.k):
+            state = method.maybe_split(state, Cohort(engine, ids, key, t), c, ids, moves)
+        assert state.assign.unique().tolist() == list(range(state.k)), "every cluster has clients"
+        assert state.k == 1 + len(state.splits) == state.centers["0.weight"].shape[0]
+        moved = (state.assign != before.assign).nonzero().flatten()
+        assert set(moved.tolist()) <= set(ids.tolist()), "only clients of the cohort move"
+        parents = {s.child: s.parent for s in state.splits[len(before.splits) :]}
+        for i in moved.tolist():
+            assert parents[int(state.assign[i])] == int(before.assign[i]), "and only out of the cluster that was cut"
+        for s in state.splits[len(before.splits) :]:
+            asked = before.assign[ids] == s.parent
+            sides = state.assign[ids[asked]]
+            assert set(sides.tolist()) == {s.parent, s.child}, "both sides have clients"
+
+
+@pytest.mark.parametrize("shift", ["rotate", "swap_labels"])
+def test_planted_clusters_are_found_with_default_settings(shift: str) -> None:
+    population = build(DataConfig(clients=24, unseen=4, clusters=4, shift=shift, test_samples=200), keys.key(5))
+    task = Task(build_model("mlp", (1, 8, 8), 10, widths=[32]), 10)
+    found = Simulation(CFL(), population, Stacked(task, population), Schedule(40, eval_every=40)).run()
+    assert found.clusters is not None and found.clusters.ari == 1.0
+    assert found.unseen_assign is not None and found.clusters_found == 4
+    assert clustering(torch.cat([found.records[-1].assign, found.unseen_assign]), population.truth).ari == 1.0
+    assert found.accuracy.mean > 0.9
+
+
+def test_wrong_settings_say_so() -> None:
+    for options in ({"r1": -0.1}, {"min_size": 1}, {"gamma": 2.0}, {"eps2": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            CFL(**options)
