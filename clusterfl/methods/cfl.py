@@ -55,11 +55,11 @@ class CFL(Method[CFLState]):
     local: SGD = SGD()
     # Norms depend on model, step size and data, so by default eps1 and eps2 are shares of the largest update seen.
     relative: bool = True
-    r1: float = 0.15  # eps1 = r1 * peak: below it a cluster's mean update counts as stationary
-    r2: float = 2.0  # eps2 = r2 * eps1: above it a client's update counts as large
+    r1: float = 0.25  # eps1 = r1 * peak: below it a cluster's mean update counts as stationary
+    r2: float = 1.0  # eps2 = r2 * eps1: above it a client's update counts as large
     eps1: float = 0.4  # the authors' values, used with relative = False
     eps2: float = 1.6
-    gap: float | None = 0.3  # least separation of the two sides, else the cut is noise; None: no such test
+    gap: float | None = 0.4  # least separation of the two sides, else the cut is noise; None: no such test
     gamma: float | None = None  # the paper's bound on noise: sqrt((1 - largest cosine across) / 2) > gamma
     start_round: int = 20
     min_size: int = 3

@@ -62,7 +62,7 @@ class FCCA(Method[FCCAState]):
     recipe: Literal["robust", "literal"] = "robust"  # how flows are trained; the paper's letter makes them diverge
     flow_steps: int = 20  # steps of a client's flow in a round
     flow_batch: int = 64  # features in a step, and as many UNKNOWN samples
-    flow_lr: float | None = None  # unset: 0.002 with 'robust' (Adam), 0.01 with 'literal' (SGD)
+    flow_lr: float | None = None  # unset: 0.005 with 'robust' (Adam), 0.01 with 'literal' (SGD)
     dim: int = 64  # features of a flow; more of them are projected to so many
     blocks: int = 4  # couplings of a flow
     hidden: int = 64  # width of a coupling's nets
@@ -255,7 +255,7 @@ class FCCA(Method[FCCAState]):
             def step(at: Tree, _: int) -> Tree:
                 return {"flow": clipped([gradient(next(batches), at["flow"])], CLIP)[0]}
 
-            found = adam(step, {"flow": found}, steps, self.flow_lr or 2e-3)["flow"]
+            found = adam(step, {"flow": found}, steps, self.flow_lr or 5e-3)["flow"]
         whole = found.isfinite().all()
         return torch.where(whole, found, 0.0), whole
 

@@ -22,10 +22,6 @@ from clusterfl.parts.maml import first_order
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, take
 
-# Section 5.2. After a handful of plain steps a model's answers tell its last batches more than its data, and
-# clusters merge (docs/methods/fedds.md).
-PAPER = SGD(lr=0.01, momentum=0.9, steps=20, batch=32)
-
 
 @dataclass(frozen=True)
 class Indicated(Clusters):
@@ -44,20 +40,23 @@ class FedDS(Method[Indicated]):
     reveals: ClassVar[str] = "its trained model and its number of samples"
 
     k: int = 4
-    local: SGD = PAPER
+    local: SGD = SGD()
     init_from: Strategy = "kmeans-local"  # the paper's random start is 'independent'
+    # Rounds in which clients stay where they started: the answers of models that have hardly learnt tell their
+    # last batches more than their data. The paper has none.
+    warmup: int = 5
     weights: Literal["size", "uniform"] = "size"  # eq. 17; the authors' code takes the uniform mean
     admit_epochs: int = 10  # how long an unseen client trains before it is placed: "a few" (section 4.3)
 
     def __post_init__(self) -> None:
-        _check(self.k, self.weights, self.admit_epochs)
+        _check(self)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Indicated:
         return begin(self.init_from, task, cohort, key, self.k, self.local)
 
     def round(self, state: Indicated, cohort: Cohort) -> Indicated:
         got = cohort.run(self.client_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 5-8
-        return regroup(state, cohort, got)
+        return regroup(state, cohort, got, self.warmup)
 
     def serve(self, state: Indicated, ids: Tensor) -> Served:
         return serve_clusters(state, ids)
@@ -84,8 +83,9 @@ class FedDSMIC(Method[Indicated]):
     reveals: ClassVar[str] = "its trained model and its number of samples"
 
     k: int = 4
-    local: SGD = PAPER  # the outer step, eq. 16: its momentum is the outer step's alone
+    local: SGD = SGD()  # the outer step, eq. 16: its momentum is the outer step's alone
     init_from: Strategy = "kmeans-local"
+    warmup: int = 5
     weights: Literal["size", "uniform"] = "size"
     admit_epochs: int = 10
     inner_lr: float = 0.01  # eta of eq. 15, and of the personal steps
@@ -93,7 +93,7 @@ class FedDSMIC(Method[Indicated]):
     personal_steps: int = 1
 
     def __post_init__(self) -> None:
-        _check(self.k, self.weights, self.admit_epochs)
+        _check(self)
         if not self.inner_lr >= 0:
             raise ValueError(f"inner_lr={self.inner_lr} should be at least 0")
         if self.personal_steps < 1:
@@ -104,7 +104,7 @@ class FedDSMIC(Method[Indicated]):
 
     def round(self, state: Indicated, cohort: Cohort) -> Indicated:
         got = cohort.run(self.client_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 5-8
-        return regroup(state, cohort, got)
+        return regroup(state, cohort, got, self.warmup)
 
     def serve(self, state: Indicated, ids: Tensor) -> Served:
         return serve_clusters(state, ids, personal=True)
@@ -142,10 +142,10 @@ def begin(init_from: Strategy, task: Task, cohort: Cohort, key: Key, k: int, loc
     return Indicated(start.centers, start.assign, x)
 
 
-def regroup(state: Indicated, cohort: Cohort, got: Replies) -> Indicated:
+def regroup(state: Indicated, cohort: Cohort, got: Replies, warmup: int) -> Indicated:
     """Lines 9-15: every model to the old centre that answers most like it, then the mean of each cluster."""
     scores = answer_divergence(cohort, got["theta"], state.centers, state.indicators)  # eq. 6
-    s = scores.argmin(dim=1)  # eq. 7
+    s = state.assign[got.ids] if cohort.round < warmup else scores.argmin(dim=1)  # eq. 7
     weights = got["n"] if "n" in got.fields else None
     centers = mean_by(got["theta"], s, old=state.centers, weights=weights)  # eq. 17
     assign = put(state.assign, got.ids, s)
@@ -166,9 +166,9 @@ def place(state: Indicated, cohort: Cohort, local: SGD, epochs: int) -> Served:
     return admitted(state.centers, cohort, got, scores.argmin(dim=1))
 
 
-def _check(k: int, weights: str, admit_epochs: int) -> None:
-    for name, value in (("k", k), ("admit_epochs", admit_epochs)):
-        if value < 1:
-            raise ValueError(f"{name}={value} should be at least 1")
-    if weights not in ("size", "uniform"):
-        raise ValueError(f"weights={weights!r} should be 'size' or 'uniform'")
+def _check(method: FedDS | FedDSMIC) -> None:
+    for name, low in (("k", 1), ("warmup", 0), ("admit_epochs", 1)):
+        if getattr(method, name) < low:
+            raise ValueError(f"{name}={getattr(method, name)} should be at least {low}")
+    if method.weights not in ("size", "uniform"):
+        raise ValueError(f"weights={method.weights!r} should be 'size' or 'uniform'")

@@ -106,7 +106,7 @@ def sgd(
         return theta
     for n in me.task.params:
         theta[n].requires_grad_()
-    with me.task.bound(theta):
+    with torch.no_grad(), me.task.bound(theta):
         _descend(me, theta, rule, grad, names, batches)
     return {n: t.detach() for n, t in theta.items()}
 

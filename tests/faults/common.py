@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,6 @@ def small_method(name: str, local: SGD = LOCAL, **more: Any) -> Method[Any]:
     settings: dict[str, Any] = {**suite()["SETTINGS"].get(name, {}), **more}
     if "local" in cls.__dataclass_fields__:  # type: ignore[attr-defined]
         return cls(local=local, **settings)
-    from dataclasses import replace
-
     return cls(**{**settings, "base": replace(settings["base"], local=local)})
 
 
@@ -77,8 +76,6 @@ def with_clients(changed: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Popul
     """The small population, with other training data for some of its clients."""
     base = small_population()
     parts = [changed.get(i, base.train.of(i)) for i in range(len(base.train))]
-    from dataclasses import replace
-
     return replace(base, train=Shards.from_parts(parts))
 
 
@@ -123,11 +120,13 @@ class Launcher:
         self.process.stdin.close()
         self.process.wait()
 
-    def __enter__(self) -> Launcher:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+@cache
+def launcher(number: int = 0) -> Launcher:
+    """One of several launchers, started when it is first asked for and common to all rows."""
+    made = Launcher()
+    atexit.register(made.close)
+    return made
 
 
 def serve() -> None:

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -23,7 +24,7 @@ from clusterfl.loop import Schedule, Simulation
 from clusterfl.methods import METHODS
 from clusterfl.testing import small_population
 
-from .common import Ended, Launcher, Tally, small_method, task_for
+from .common import Ended, Launcher, Tally, launcher, small_method, task_for
 
 ENGINES = ("serial", "stacked", "pool")
 COMMAND = "common.command"
@@ -36,7 +37,7 @@ def config(name: str, engine: str, rounds: int = 5, **more: Any) -> Config:
     table: dict[str, Any] = {
         "rounds": rounds,
         "data": data,
-        "model": {"name": "mlp", "hidden": [8]},
+        "model": {"name": "mlp", "widths": [8]},
         "local": {"lr": 0.1, "batch": 10},
         "method": write_method(method),
         "engine": {"name": engine, **({"workers": 2} if engine == "pool" else {})},
@@ -92,83 +93,99 @@ def go_on(folder: Path, chosen: str) -> list[str]:
 
 def spread(jobs: list[Callable[[Launcher], None]], workers: int) -> None:
     """Jobs over several launchers."""
-    with ThreadPoolExecutor(workers) as pool:
-        launchers = [Launcher() for _ in range(workers)]
-        free = list(launchers)
+    free = [launcher(j) for j in range(workers)]
 
-        def one(job: Callable[[Launcher], None]) -> None:
-            mine = free.pop()
-            try:
-                job(mine)
-            finally:
-                free.append(mine)
-
+    def one(job: Callable[[Launcher], None]) -> None:
+        mine = free.pop()
         try:
-            for future in [pool.submit(one, job) for job in jobs]:
-                future.result()
+            job(mine)
         finally:
-            for launcher in launchers:
-                launcher.close()
+            free.append(mine)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(one, job) for job in jobs]:
+            future.result()
 
 
 def t1(tally: Tally, amount: int, folder: Path, workers: int = 2) -> None:
     """SIGKILL at a random time, several times in some runs; resumed; compared with the unbroken run."""
     draw = random.Random(1)
-    pairs = [(name, engine) for name in METHODS for engine in ENGINES]
-    draw.shuffle(pairs)
-    if amount < len(pairs):  # every engine, if not every method
-        pairs = [next(p for p in pairs if p[1] == ENGINES[j % 3] and p not in pairs[:0]) for j in range(1)] and pairs
-        pairs = sorted(pairs[: 3 * amount], key=lambda p: p[1] == "pool")[:amount]
+    names = draw.sample(list(METHODS), len(METHODS))
+    pairs = [(name, engine) for name in names for engine in ENGINES]
+    if amount < len(pairs):  # not every method on every engine, but many of both
+        pairs = [(names[j % len(names)], ENGINES[j % 3]) for j in range(amount)]
     kills = {pair: amount // len(pairs) + (j < amount % len(pairs)) for j, pair in enumerate(pairs)}
-    references: dict[tuple[str, str], tuple[dict[str, str], float]] = {}
+    wholes: dict[tuple[str, str], tuple[dict[str, str], float]] = {}
     where = {"before the first checkpoint": 0, "between two": 0, "after the last": 0}
 
-    def reference(name: str, engine: str) -> Callable[[Launcher], None]:
-        def job(launcher: Launcher) -> None:
+    def whole(name: str, engine: str) -> Callable[[Launcher], None]:
+        def job(process: Launcher) -> None:
             place = folder / f"{name}-{engine}-whole"
-            ended = launcher.run(COMMAND, "run", written(place, config(name, engine)), "--out", str(place), "--quiet")
+            ended = process.run(COMMAND, "run", written(place, config(name, engine)), "--out", str(place), "--quiet")
             assert_ok(ended)
-            references[name, engine] = fingerprint(place), ended.seconds
+            wholes[name, engine] = fingerprint(place), ended.seconds
 
         return job
 
-    def chain(name: str, engine: str, times: int, seed: int) -> Callable[[Launcher], None]:
-        def job(launcher: Launcher) -> None:
-            # a pool has the same bits as one process that stacks as it does
-            whole, seconds = references[name, "serial" if engine == "serial" else "stacked"]
-            mine, own = folder / f"{name}-{engine}", random.Random(seed)
-            chosen, log = written(mine, config(name, engine)), mine / "checkpoints" / "records.log"
-            done = 0
-            while done < times:
-                early = own.random() < 0.25
-                after = own.random() * seconds * (2.0 if early and engine == "pool" else 0.7)
-                begun = log.exists()
-                ended = launcher.run(
-                    COMMAND, *go_on(mine, chosen), kill=after, watch=None if early or begun else log
-                )
-                if ended.status != -signal.SIGKILL:
-                    assert_ok(ended)  # it was too quick; it begins again
-                    shutil.rmtree(mine)
-                    continue
-                done += 1
-                states = list((mine / "checkpoints").glob("round-*.ckpt"))
-                last = any(p.name == "round-000005.ckpt" for p in states)
-                where["after the last" if last else "between two" if states else "before the first checkpoint"] += 1
-            assert_ok(launcher.run(COMMAND, *go_on(mine, chosen)))
-            found = fingerprint(mine)
-            for _ in range(times):
-                with tally.case(f"{name} on {engine}, {times} kills"):
-                    assert_same(found, whole)
-            shutil.rmtree(mine)
+    def broken(name: str, engine: str, times: int, seed: int) -> Callable[[Launcher], None]:
+        def job(process: Launcher) -> None:
+            expected, seconds = wholes[name, reference(engine)]
+            mine = folder / f"{name}-{engine}"
+            own, left = random.Random(seed), times
+            while (
+                left
+            ):  # a run that is over before its time has come is compared too, and the rest are dealt to another
+                chosen, done = written(mine, config(name, engine)), 0
+                failed, found = "", {}
+                while done < left and not failed:
+                    after, watch = moment(own, mine, seconds)
+                    ended = process.run(COMMAND, *go_on(mine, chosen), kill=after, watch=watch)
+                    if ended.status != -signal.SIGKILL:
+                        break
+                    done += 1
+                    last = newest(mine)
+                    where[list(where)[0 if last < 0 else 1 if last < ROUNDS else 2]] += 1
+                else:
+                    ended = process.run(COMMAND, *go_on(mine, chosen))
+                if ended.status:
+                    failed = f"exit {ended.status}: {ended.said[-300:]}"
+                else:
+                    found = fingerprint(mine)
+                for _ in range(done or bool(failed)):
+                    with tally.case(f"{name} on {engine}, {done} kills"):
+                        assert not failed, failed
+                        assert_same(found, expected)
+                left = 0 if failed else left - done
+                shutil.rmtree(mine)
 
         return job
 
-    needed = sorted({(name, "serial" if engine == "serial" else "stacked") for name, engine in pairs})
-    spread([reference(*pair) for pair in needed], workers)
-    jobs = [chain(*pair, times, seed) for seed, (pair, times) in enumerate(kills.items()) if times]
-    spread(jobs, workers)
+    needed = sorted({(name, reference(engine)) for name, engine in pairs})
+    spread([whole(*pair) for pair in needed], workers)
+    spread([broken(*pair, times, seed) for seed, (pair, times) in enumerate(kills.items())], workers)
     landed = ", ".join(f"{n} {what}" for what, n in where.items())
-    tally.figures = f"{len(METHODS)} methods, 3 engines; {landed}" if amount >= len(pairs) else landed
+    tally.figures = f"{len({n for n, _ in pairs})} methods, {len({e for _, e in pairs})} engines; kills landed {landed}"
+
+
+ROUNDS = 5
+
+
+def reference(engine: str) -> str:
+    """A pool has the same bits as one process that stacks as its workers do."""
+    return "serial" if engine == "serial" else "stacked"
+
+
+def newest(folder: Path) -> int:
+    """The round of the newest checkpoint, -1 without one."""
+    return max((int(p.stem[6:]) for p in (folder / "checkpoints").glob("round-*.ckpt")), default=-1)
+
+
+def moment(draw: random.Random, folder: Path, seconds: float) -> tuple[float, Path | None]:
+    """When to kill: so long after the start, or after some checkpoint that is still to come."""
+    coming = range(newest(folder) + 1, ROUNDS + 1)
+    if not coming or draw.random() < 0.2:
+        return draw.random() * seconds, None
+    return draw.random() * seconds / ROUNDS, folder / "checkpoints" / f"round-{draw.choice(coming):06d}.ckpt"
 
 
 # -- T3 -----------------------------------------------------------------------------------------------
@@ -196,13 +213,11 @@ def save_up_to(folder: Path, rounds: int) -> None:
     """Checkpoints as a run writes them."""
     saved, (one, two) = saver(folder), prepared()
     sim = one if rounds == 1 else two
-    from dataclasses import replace
-
     for t in range(rounds + 1):
-        saved.save(replace_round(sim, t, replace))
+        saved.save(at_round(sim, t))
 
 
-def replace_round(sim: Simulation, t: int, replace: Any) -> Simulation:
+def at_round(sim: Simulation, t: int) -> Simulation:
     """``sim`` as it would look after round t; its state is the last one's, which is all that a writer needs."""
     copy = Simulation(sim.method, sim.population, sim.engine, Schedule(2))
     copy.state, copy.round, copy.records = sim.state, t, sim.records[: t + 1]
@@ -231,7 +246,7 @@ def die_in_save(folder: str, how: str, share: float) -> None:
         files.sync_folder = lambda *_: die()  # type: ignore[assignment]
     else:
         Path.unlink = lambda *_, **__: die()  # type: ignore[method-assign, assignment]
-    saver(Path(folder)).save(replace_round(prepared()[1], 2, None))
+    saver(Path(folder)).save(at_round(prepared()[1], 2))
 
 
 class _Dying:
@@ -257,27 +272,24 @@ def t3(tally: Tally, amount: int, folder: Path) -> None:
     draw = random.Random(3)
     before, (one, two) = folder / "before", prepared()
     save_up_to(before, 1)
-    expected = {1: codec.pack(one.records[-1].assign), 2: codec.pack(two.records[-1].assign)}
-    assert expected  # both are there to be compared with
     points = ["checkpoint"] * 6 + ["journal"] * 2 + ["before rename", "after rename", "prune"]
     got = {1: 0, 2: 0}
-    with Launcher() as launcher:
-        for j in range(amount):
-            how, share, mine = draw.choice(points), draw.random(), folder / f"{j}"
-            shutil.copytree(before, mine)
-            with tally.case(f"{how} at {share:.3f}"):
-                ended = launcher.run("kills.die_in_save", str(mine), how, share)
-                assert ended.status == -signal.SIGKILL, f"it was not killed: {ended.said[-300:]}"
-                population = small_population()
-                sim = Simulation(one.method, population, Serial(task_for(population), population), Schedule(2))
-                assert saver(mine).restore(sim), "no checkpoint was found"
-                assert sim.round in (1, 2) and len(sim.records) == sim.round + 1
-                whole = one if sim.round == 1 else two
-                state = one if sim.round == 1 else two
-                assert codec.pack(sim.records[-1].assign) == codec.pack(whole.records[-1].assign)
-                assert codec.pack(sim.state) == codec.pack(state.state), "its state is another"
-                got[sim.round] += 1
-            shutil.rmtree(mine)
+    process = launcher()
+    for j in range(amount):
+        how, share, mine = draw.choice(points), draw.random(), folder / f"{j}"
+        shutil.copytree(before, mine)
+        with tally.case(f"{how} at {share:.3f}"):
+            ended = process.run("kills.die_in_save", str(mine), how, share)
+            assert ended.status == -signal.SIGKILL, f"it was not killed: {ended.said[-300:]}"
+            population = small_population()
+            sim = Simulation(one.method, population, Serial(task_for(population), population), Schedule(2))
+            assert saver(mine).restore(sim), "no checkpoint was found"
+            assert sim.round in (1, 2) and len(sim.records) == sim.round + 1
+            whole = one if sim.round == 1 else two
+            assert codec.pack(sim.state) == codec.pack(whole.state), "its state is another"
+            assert codec.pack(sim.engine.states()) == codec.pack(whole.engine.states()), "clients keep others"
+            got[sim.round] += 1
+        shutil.rmtree(mine)
     tally.figures = f"{got[1]} went on from the checkpoint before, {got[2]} from the new one"
 
 
@@ -324,27 +336,28 @@ def small_files(most: int, *argv: str) -> int:
 
 def t17(tally: Tally, amount: int, folder: Path) -> None:
     """No space for a checkpoint, the journal, the log or the results; then space again, and a resume."""
-    places = [".round-*.tmp", "records.log", "rounds.jsonl", ".metrics.parquet.tmp", ".cluster-0.safetensors.tmp"]
-    with Launcher() as launcher:
-        whole = folder / "whole"
-        chosen = written(whole, config("ifca", "serial"))
-        assert_ok(launcher.run(COMMAND, "run", chosen, "--out", str(whole), "--quiet"))
-        unbroken = fingerprint(whole)
-        for j in range(amount):
-            mine, pattern = folder / f"{j}", places[j % len(places)]
-            with tally.case(pattern):
-                argv = ["run", chosen, "--out", str(mine), "--quiet"]
-                if j < len(places):
-                    ended = launcher.run("kills.full_disk", pattern, 0 if "." in pattern[0] and j > 2 else 3, *argv)
-                else:  # the system's own limit rather than a feigned one
-                    ended = launcher.run("kills.small_files", 6000, *argv)
-                assert ended.status == 2, f"exit {ended.status}: {ended.said[-300:]}"
-                said = ended.said.strip().splitlines()
-                assert len(said) == 1 and "could not be written" in said[0], ended.said[-300:]
-                if (mine / "checkpoints").exists():
-                    newest_snapshot(mine)
-                assert_ok(launcher.run(COMMAND, *go_on(mine, chosen)))
-                assert_same(fingerprint(mine), unbroken)
+    places = [(".round-*.tmp", 3), ("records.log", 3), ("rounds.jsonl", 3)]
+    places += [(".metrics.parquet.tmp", 0), (".cluster-0.safetensors.tmp", 0), (".summary.json.tmp", 0)]
+    process = launcher()
+    whole = folder / "whole"
+    chosen = written(whole, config("ifca", "serial"))
+    assert_ok(process.run(COMMAND, "run", chosen, "--out", str(whole), "--quiet"))
+    unbroken = fingerprint(whole)
+    for j in range(amount):
+        mine = folder / f"{j}"
+        argv = ["run", chosen, "--out", str(mine), "--quiet"]
+        with tally.case(places[j][0] if j < len(places) else "RLIMIT_FSIZE"):
+            if j < len(places):
+                ended = process.run("kills.full_disk", *places[j], *argv)
+            else:  # the system's own limit rather than a feigned one
+                ended = process.run("kills.small_files", 3000, *argv)
+            assert ended.status == 2, f"exit {ended.status}: {ended.said[-300:]}"
+            said = ended.said.strip().splitlines()
+            assert len(said) == 1 and "could not be written" in said[0], ended.said[-300:]
+            if j in (0, 1, 2):
+                newest_snapshot(mine)
+            assert_ok(process.run(COMMAND, *go_on(mine, chosen)))
+            assert_same(fingerprint(mine), unbroken)
 
 
 # -- T30, T31 -----------------------------------------------------------------------------------------
@@ -359,45 +372,43 @@ def t30(tally: Tally, amount: int, folder: Path) -> None:
         ("pool of 2", {"name": "pool", "workers": 2, "stacked": True}),
         ("stacked again", {"name": "stacked"}),
     ]
-    with Launcher() as launcher:
-        for j in range(amount):
-            name = names[j % len(names)]
-            with tally.case(name):
-                found = []
-                for what, engine in variants:
-                    place = folder / f"{name}-{j}-{what.replace(' ', '-')}"
-                    chosen = written(place, config(name, "serial", 3, engine=engine))
-                    assert_ok(launcher.run(COMMAND, "run", chosen, "--out", str(place), "--quiet"))
-                    found.append(fingerprint(place))
-                for other in found[1:]:
-                    assert_same(found[0], other)
+    process = launcher()
+    for j in range(amount):
+        name = names[j % len(names)]
+        with tally.case(name):
+            found = []
+            for what, engine in variants:
+                place = folder / f"{name}-{j}-{what.replace(' ', '-')}"
+                chosen = written(place, config(name, "serial", 3, engine=engine))
+                assert_ok(process.run(COMMAND, "run", chosen, "--out", str(place), "--quiet"))
+                found.append(fingerprint(place))
+            for other in found[1:]:
+                assert_same(found[0], other)
 
 
 def hold(folder: str) -> None:
     """Takes a run's folder and never lets go."""
-    import time
-
     from clusterfl.checkpoint import exclusive
 
     with exclusive(Path(folder)):
-        (Path(folder) / "taken").write_text("")
+        Path(folder, "taken").touch()
         time.sleep(3600)
 
 
 def t31(tally: Tally, amount: int, folder: Path) -> None:
     """A second run on a folder that is in use is refused; once the first is killed, it is not."""
-    with Launcher() as first, Launcher() as second, ThreadPoolExecutor(1) as pool:
+    first, second = launcher(0), launcher(1)
+    with ThreadPoolExecutor(1) as pool:
         for j in range(amount):
             mine = folder / f"{j}"
             chosen = written(mine, config("fedavg", "serial", 1))
             with tally.case(f"run {j}"):
-                holding = pool.submit(first.run, "kills.hold", str(mine), kill=1.5, watch=mine / "taken")
+                holding = pool.submit(first.run, "kills.hold", str(mine), kill=0.0, watch=mine / "release")
                 while not (mine / "taken").exists():
-                    pass
-                (mine / "taken").rename(mine / "taken by the first")
+                    time.sleep(0.01)
                 refused = second.run(COMMAND, "run", chosen, "--out", str(mine), "--quiet")
-                (mine / "taken by the first").rename(mine / "taken")
+                (mine / "release").touch()
+                assert holding.result().status == -signal.SIGKILL
                 assert refused.status == 2 and "in use by another run" in refused.said, refused.said
                 assert not (mine / "config.toml").exists(), "the second wrote into the folder"
-                assert holding.result().status == -signal.SIGKILL
                 assert_ok(second.run(COMMAND, "run", chosen, "--out", str(mine), "--quiet"))

@@ -16,7 +16,7 @@ from clusterfl.task import Task
 
 LOCAL = SGD(lr=0.3, batch=4, epochs=1)
 # two levels: the first coordinate parts {0, 1} from {2, 3}, the second parts the members of each
-TARGETS = torch.tensor([[4.0, 1.0, 0.0], [4.0, -1.0, 0.0], [-4.0, 0.0, 1.0], [-4.0, 0.0, -1.0]])
+TARGETS = torch.tensor([[4.0, 3.0, 0.0], [4.0, -3.0, 0.0], [-4.0, 0.0, 3.0], [-4.0, 0.0, -3.0]])
 TRUTH = torch.tensor([0, 2, 1, 3, 2, 0, 3, 1, 1, 3, 0, 2, 3, 2, 1, 0])  # neighbours differ
 
 

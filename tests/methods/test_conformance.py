@@ -14,8 +14,8 @@ SPLITTING: dict[str, object] = {"start_round": 1, "r1": 10.0, "r2": 0.0, "gap": 
 SETTINGS: dict[str, dict[str, object]] = {
     "ifca": {"k": 2},
     "fesem": {"k": 2},
-    "fedds": {"k": 2},
-    "feddsmic": {"k": 2},
+    "fedds": {"k": 2, "warmup": 1},
+    "feddsmic": {"k": 2, "warmup": 1},
     "fcca": {"k": 2, "warmup": 1, "flow_steps": 3, "blocks": 2, "hidden": 8, "draws": 16},
     "md-icfl": {"k": 2, "samples": 2, "iterations": 5},
     "hypcluster": {"k": 2},

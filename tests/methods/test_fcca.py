@@ -325,7 +325,7 @@ def test_settings_are_checked() -> None:
 def test_finds_clusters_of_permuted_labels_and_admits_newcomers() -> None:
     """Every label's images are the same set of images in all clusters: only labels tell clients apart."""
     task, population = digits(1, unseen=3, alpha=2.0, alpha_per_class=True)
-    method = FCCA(k=3, warmup=5, dim=32, blocks=2, hidden=32, flow_batch=32, flow_lr=5e-3)
+    method = FCCA(k=3, warmup=5, dim=32, blocks=2, hidden=32, flow_batch=32)
     engine = Stacked(task, population)
     state = play(method, engine, 7)
     assert population.truth is not None

@@ -25,6 +25,7 @@ from clusterfl.testing import assert_equal, check_same, play, small_population, 
 from clusterfl.tree import repeat, row
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
+PAPER = SGD(lr=0.01, momentum=0.9, steps=20, batch=32)
 IDS = torch.arange(12)
 BOTH = pytest.mark.parametrize("make", [FedDS, FedDSMIC])
 
@@ -53,13 +54,13 @@ def test_one_centre_is_fedavg() -> None:
 
 
 def test_no_look_ahead_is_fedds() -> None:
-    check_same(FedDSMIC(k=2, local=LOCAL, inner_lr=0.0), FedDS(k=2, local=LOCAL))
+    check_same(FedDSMIC(k=2, local=LOCAL, warmup=1, inner_lr=0.0), FedDS(k=2, local=LOCAL, warmup=1))
 
 
 @BOTH
 def test_a_round_by_hand(make: Any) -> None:
     """scipy's KL and numpy's weighted means of the models that the same clients send."""
-    method = make(k=3, local=LOCAL, init_from="random-partition")
+    method = make(k=3, local=LOCAL, init_from="random-partition", warmup=0)
     task, population = small_task(), small_population()
     engine = Serial(task, population)
     state = play(method, engine, 0)
@@ -132,6 +133,17 @@ def test_shared_and_independent_batches_differ() -> None:
 
 
 @BOTH
+def test_clients_stay_where_they_are_until_the_warmup_ends(make: Any) -> None:
+    """From a random partition, which the answers would change at once."""
+    task, population = small_task(), small_population()
+    few, none = (make(k=3, local=LOCAL, init_from="random-partition", warmup=w) for w in (2, 0))
+    start = play(few, Serial(task, population), 0)
+    assert play(none, Serial(task, population), 1).assign.tolist() != start.assign.tolist()
+    assert play(few, Serial(task, population), 2).assign.tolist() == start.assign.tolist()
+    assert play(few, Serial(task, population), 3).assign.tolist() != start.assign.tolist()
+
+
+@BOTH
 def test_without_public_samples_the_remedy_is_named(make: Any) -> None:
     task, population = small_task(), small_population()
     task.public = None
@@ -141,7 +153,7 @@ def test_without_public_samples_the_remedy_is_named(make: Any) -> None:
 
 @BOTH
 def test_wrong_parameters_are_named(make: Any) -> None:
-    for name, value in (("k", 0), ("weights", "n"), ("admit_epochs", 0)):
+    for name, value in (("k", 0), ("weights", "n"), ("warmup", -1), ("admit_epochs", 0)):
         with pytest.raises(ValueError, match=f"{name}={value!r} should be"):
             make(**{name: value})
     for name, value in (("inner_lr", -1.0), ("personal_steps", 0)):
@@ -165,7 +177,7 @@ def test_lost_newcomers_wait_in_the_first_cluster() -> None:
 def test_independent_starts_do_not_find_the_clusters() -> None:
     """Each centre answers in its own way, which its own clients keep: hardly any id changes after a few rounds."""
     task, population = digits()
-    run, outcome = simulate(FedDS(init_from="independent"), task, population, 8)
+    run, outcome = simulate(FedDS(init_from="independent", local=PAPER, warmup=0), task, population, 8)
     assert outcome.clusters is not None and outcome.clusters.ari < 0.7
     assert all(r.moved == 0 for r in run.records[-2:])
 
@@ -176,7 +188,7 @@ def test_identical_centres_collapse_into_the_first(make: Any) -> None:
     assert task.public is not None
     start = Indicated(repeat(first_net(task, keys.key(3)), 4), torch.arange(24) % 4, task.public)
     cohort = Stacked(task, population).cohort(torch.arange(24), keys.key(4))
-    after = make().round(start, cohort)
+    after = make(warmup=0).round(start, cohort)
     assert cohort.logged["ties"] == 24 and cohort.logged["clusters_alive"] == 1
     assert after.assign.eq(0).all()
     assert_equal({n: t[1:] for n, t in after.centers.items()}, {n: t[1:] for n, t in start.centers.items()}, "empty")
@@ -189,7 +201,7 @@ def test_identical_centres_collapse_into_the_first(make: Any) -> None:
 @pytest.mark.parametrize("shift", ["rotate", "swap_labels"])
 def test_recovers_planted_clusters(make: Any, shift: str) -> None:
     task, population = digits(1, shift, unseen=8)
-    _, outcome = simulate(make(), task, population, 5)
+    _, outcome = simulate(make(local=PAPER, warmup=2), task, population, 6)
     assert outcome.clusters is not None and outcome.clusters.ari == 1.0
     assert outcome.accuracy.mean > 0.85
     assert outcome.unseen_assign is not None and population.truth is not None
@@ -202,7 +214,7 @@ def test_a_personal_step_helps_where_labels_are_skewed() -> None:
     task = Task(build_model("mlp", population.input_shape, 10, widths=(32,)), 10)
     assert population.indicators is not None
     task.public = population.indicators[0]
-    method = FedDSMIC(k=1, inner_lr=0.1, personal_steps=3)
+    method = FedDSMIC(k=1, local=PAPER, inner_lr=0.1, personal_steps=3)
     _, outcome = simulate(method, task, population, 4)
     _, plain = simulate(replace(method, inner_lr=0.0), task, population, 4)
     assert outcome.accuracy.mean > plain.accuracy.mean
