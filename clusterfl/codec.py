@@ -61,7 +61,10 @@ def decode(structure: Any, tensors: dict[str, Tensor]) -> Any:
         if not isinstance(v, dict):
             return v
         if "$t" in v:
-            return tensors[v["$t"]]
+            found = tensors[v["$t"]]
+            if found.dtype not in _DTYPES:
+                raise ValueError(f"dtype={found.dtype} should be one of the plain real types")
+            return found
         if "$c" in v:
             return _build(Registered.find(v["$c"]), {k: walk(x) for k, x in v["f"].items()})
         if "$d" in v:

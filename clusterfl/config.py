@@ -23,6 +23,7 @@ from clusterfl.engines.attack import AttackConfig, attackers, flip_labels
 from clusterfl.engines.make import EngineConfig, Load, check_device, make_engine, resolve
 from clusterfl.engines.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
+from clusterfl.files import read_some
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.method import Method
 from clusterfl.methods import METHODS
@@ -31,6 +32,7 @@ from clusterfl.parts.local import SGD
 from clusterfl.tables import Table, UnknownKey, as_table, closest, dotted, shown
 from clusterfl.task import Task
 
+MOST = 1 << 20  # bytes of a config file
 DEMO = Path(__file__).with_name("demo.toml")
 ALIASES = {"init": "init_from"}  # a method's field cannot be called init: that is its first step
 
@@ -309,7 +311,9 @@ def _with_k(cls: type[Method[Any]], k: int) -> Table:
 
 def read_toml(path: Path) -> Table:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_some(path, MOST).decode("utf-8"))
+    except RecursionError:
+        raise ConfigError(f"{path} should be a TOML file that is not nested so deeply") from None
     except OSError as e:
         raise ConfigError(f"{path} should be a TOML file that can be read, but: {e.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

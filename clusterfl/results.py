@@ -251,7 +251,7 @@ def load_models(folder: str | Path) -> dict[int, Tree]:
         try:
             data = path.read_bytes()
         except OSError as e:
-            raise DataError(f"{path} should be there, but: {e.strerror}") from None
+            raise DataError(f"{path} should be there, for the manifest names it, but: {e.strerror}") from None
         if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
             raise DataError(f"{path} should have the SHA-256 of its manifest, but was changed or damaged")
         try:

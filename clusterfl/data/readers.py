@@ -31,6 +31,8 @@ _DAMAGE = (
     TypeError,
     AttributeError,
     NotImplementedError,
+    MemoryError,
+    RecursionError,
     pickle.UnpicklingError,
     zipfile.BadZipFile,
     zlib.error,

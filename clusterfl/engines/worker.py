@@ -172,8 +172,8 @@ def stacking(call: Call, sizes: Tensor, states: Mapping[int, Tree], chunk: int, 
     It depends on the call alone, not on how many workers share it. ``exact``: only equal sizes
     (BatchNorm would see padding).
     """
-    if call.server:
-        yield from torch.arange(len(call.ids)).split(chunk)
+    if call.server:  # two parts at least, so that two workers share the work
+        yield from torch.arange(len(call.ids)).split(max(1, min(chunk, -(-len(call.ids) // 2))))
         return
     wanted = sizes[call.ids].tolist()
     groups: dict[tuple[Any, ...], list[int]] = {}

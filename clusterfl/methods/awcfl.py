@@ -97,10 +97,9 @@ def mix(centers: Tree, alive: Tensor, beta: float) -> Tree:
         return centers
 
     def mixed(c: Tensor) -> Tensor:
-        own = c[alive]
-        others = (own.sum(dim=0, keepdim=True) - own) / (k - 1)
-        out = c.clone()
-        out[alive] = (1.0 - beta) * own + beta * others
+        own, out = c[alive], c.clone()
+        for j, row in enumerate(alive.tolist()):
+            out[row] = (1.0 - beta) * own[j] + beta / (k - 1) * torch.cat([own[:j], own[j + 1 :]]).sum(dim=0)
         return out
 
     return map_floats(mixed, centers)

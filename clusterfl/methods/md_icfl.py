@@ -101,7 +101,7 @@ class MDICFL(Method[MDState]):
         return serve_clusters(state, ids)
 
     def admit(self, state: MDState, cohort: Cohort) -> Served:
-        # not in the paper: training from the mean of the centres, which favours none of them
+        # not in the paper: training from the mean of the centres, long enough to forget where it began
         got = cohort.run(Train(self.local.longer(self.admit_rounds)).train, {"theta": mean_all(state.centers)})
         ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
         p = torch.zeros(len(ids), cohort.task.classes) if self.privacy == "weak" else None

@@ -28,7 +28,7 @@ EAGER = CFL(local=LOCAL, start_round=3)
 
 def run(method: CFL, rounds: int, participation: float = 1.0, unseen: int = 0, truth: Tensor = TRUTH) -> Outcome:
     population = points(truth, unseen=unseen)
-    engine = Serial(point_task(), population)
+    engine = Stacked(point_task(), population)
     return Simulation(method, population, engine, Schedule(rounds, participation, eval_every=rounds)).run()
 
 
@@ -38,9 +38,7 @@ def test_four_groups_on_two_levels_with_mixed_up_ids() -> None:
     assert found.clusters is not None and found.clusters.ari == 1.0 and found.clusters_found == 4
     assert [(s.parent, s.child) for s in found.state.splits] in ([(0, 1), (0, 2), (1, 3)], [(0, 1), (1, 2), (0, 3)])
     for i, group in enumerate(TRUTH.tolist()):
-        torch.testing.assert_close(
-            found.served.models["w"][found.served.index[i]], TARGETS[group], atol=0.05, rtol=0.0
-        )
+        torch.testing.assert_close(found.served.models["w"][found.served.index[i]], TARGETS[group], atol=0.05, rtol=0.0)
 
 
 def test_unseen_clients_descend_the_tree() -> None:

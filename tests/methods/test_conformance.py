@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from clusterfl.engines import Pool
+from clusterfl.engines.flaky import Wrapper
 from clusterfl.method import Method
 from clusterfl.methods import AWCFL, CFL, FLHC, IFCA, MCFL, METHODS, FedAvg
 from clusterfl.parts.local import SGD
-from clusterfl.testing import check_method
+from clusterfl.testing import check_method, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 SPLITTING: dict[str, object] = {"start_round": 1, "r1": 10.0, "r2": 0.0, "gap": None}  # a cut in every round
@@ -28,10 +32,25 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
+class Shared(Wrapper):
+    """One pool for all methods: its processes take seconds to start."""
+
+    def close(self) -> None:
+        self.set_states({})
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(small_task(), small_population(), workers=2) as engine:
+        yield engine
+
+
 @pytest.mark.parametrize("name", METHODS)
-def test_conforms(name: str) -> None:
+def test_conforms(name: str, pool: Pool) -> None:
     local = {"local": LOCAL} if "local" in METHODS[name].__dataclass_fields__ else {}  # a wrapper's base has it
-    check_method(METHODS[name](**local, **SETTINGS.get(name, {})))
+    check_method(
+        METHODS[name](**local, **SETTINGS.get(name, {})), engines={"pool": lambda task, population: Shared(pool)}
+    )
 
 
 def test_ifca_with_one_cluster_is_fedavg() -> None:
