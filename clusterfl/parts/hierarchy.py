@@ -54,7 +54,7 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
     """``[m]`` bool, False for the first row: the cut in two whose largest similarity across is the least.
 
     The largest similarity across any cut is at least the weakest edge of the maximum spanning tree, and
-    removing that edge attains it. This is single linkage, and CFL's Algorithm 1. Complete linkage, which is
+    removing that edge attains it. This is single linkage, and the CFL paper's bipartition. Complete linkage, which is
     often used in its place, is not optimal in this sense.
     """
     if len(similarity) < 2:
