@@ -9,6 +9,7 @@ from torch import nn
 
 from clusterfl.data.population import Population
 from clusterfl.engines.make import EngineConfig, EngineName, Load, make_engine
+from clusterfl.engines.pool import in_script
 from clusterfl.loop import Outcome, Record, Schedule, Simulation
 from clusterfl.method import Method
 from clusterfl.models import build_model
@@ -40,7 +41,9 @@ def run(
     task.public = None if population.indicators is None else population.indicators[0]
     chosen = engine if isinstance(engine, EngineConfig) else EngineConfig(engine)
     schedule = Schedule(rounds, participation, seed, eval_every)
-    load = Load(getattr(method, "local", SGD()), max(1, round(participation * population.clients)), rounds)
+    rule = getattr(method, "local", SGD())
+    alone = in_script(method) or in_script(task)
+    load = Load(rule, max(1, round(participation * population.clients)), rounds, alone)
     with make_engine(chosen, task, population, device, load) as made:
         simulation = Simulation(method, population, made, schedule)
         tell = on_round or (lambda record: None)

@@ -45,9 +45,11 @@ class Choice:
     step: float
 
 
-def choose(task: Task, population: Population, rule: SGD, *, per_round: int, rounds: int) -> Choice:
-    """The fastest plan for this model and these clients on this machine."""
-    cores = usable_cores()
+def choose(
+    task: Task, population: Population, rule: SGD, *, per_round: int, rounds: int, alone: bool = False
+) -> Choice:
+    """The fastest plan for this model and these clients on this machine; ``alone``: in this process."""
+    cores = 1 if alone else usable_cores()
     place = _cache_file(task, population, rule, per_round, cores)
     timed = _cached(place)
     if timed is None:
@@ -56,9 +58,9 @@ def choose(task: Task, population: Population, rule: SGD, *, per_round: int, rou
     plan, step = min(timed, key=lambda p: p[1])
     sizes = population.train.sizes[: population.clients]
     steps = rule.batches_of(int(sizes.float().mean())) * per_round
-    alone = rounds * steps * step
+    here = rounds * steps * step
     shared = START + rounds * (CALL + steps * step / cores)
-    workers = cores if cores > 1 and per_round > 1 and shared < alone else 1
+    workers = cores if cores > 1 and per_round > 1 and shared < here else 1
     log.info("engine auto: %s", describe(plan, workers, step))
     return Choice(plan, workers, step)
 

@@ -54,6 +54,7 @@ class Load:
     rule: SGD = SGD()
     per_round: int | None = None  # clients; None: all
     rounds: int = 20
+    alone: bool = False  # worker processes could not follow: the method or the model is defined in the script
 
 
 def resolve(
@@ -67,7 +68,8 @@ def resolve(
     if torch.device(device).type != "cpu":
         return replace(config, name="stacked")
     load = load or Load()
-    got = choose(task, population, load.rule, per_round=load.per_round or population.clients, rounds=load.rounds)
+    per_round = load.per_round or population.clients
+    got = choose(task, population, load.rule, per_round=per_round, rounds=load.rounds, alone=load.alone)
     plan = got.plan
     if got.workers > 1:
         config = replace(config, name="pool", workers=config.workers or got.workers, stacked=plan.stacked)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -59,6 +62,11 @@ class Pool(BaseEngine):
     # -- the engine ----------------------------------------------------------------------------------
 
     def execute(self, call: Call) -> Iterator[Chunk]:
+        if in_script(call.method) and not in_script(self.task):
+            raise ValueError(
+                f"method={type(call.method).__name__} should be in a module of its own, not in the script, to run in "
+                "worker processes; or choose engine = 'stacked' or 'serial'"
+            )
         chunks = list(self._cut(call))
         shared = _Block.of(call.shared)
         jobs = (self._job(call, at, shared) for at in chunks)
@@ -161,7 +169,8 @@ class Pool(BaseEngine):
         here, there = self._context.Pipe()
         args = (there, self.task, *self._shards, self.plan)
         process = self._context.Process(target=_serve, args=args, daemon=True)
-        process.start()
+        with _script_hidden(unless=in_script(self.task)):
+            process.start()
         there.close()
         return _Member(process, here)
 
@@ -170,6 +179,30 @@ class Pool(BaseEngine):
         fresh = self._spawn()
         self._members[self._members.index(member)] = fresh
         return fresh
+
+
+def in_script(value: object) -> bool:
+    """Whether a value needs the running script (``__main__``), which workers do not read, or cannot be sent."""
+    try:
+        return b"__main__" in bytes(ForkingPickler.dumps(value))
+    except Exception:
+        return True
+
+
+@contextmanager
+def _script_hidden(*, unless: bool) -> Iterator[None]:
+    """Workers would run the user's script again, and one without ``if __name__ == "__main__"`` would start
+    workers of its own. They need it only where the model itself is defined in it."""
+    script = sys.modules["__main__"]
+    kept = {n: getattr(script, n) for n in ("__file__", "__spec__") if hasattr(script, n)}
+    if not unless:
+        for name in kept:
+            setattr(script, name, None)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(script, name, value)
 
 
 @dataclass(eq=False)

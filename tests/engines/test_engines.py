@@ -323,3 +323,19 @@ def test_clients_whose_data_changes_at_a_round_train_and_are_measured_on_the_new
     plain = Simulation(method, before, Serial(small_task(), before), Schedule(rounds=3))
     plain.run()
     assert torch.equal(plain.records[1].accuracy, sims[0].records[1].accuracy), "nothing changes before the drift"
+
+
+def test_a_script_without_a_main_guard_may_use_worker_processes(tmp_path: Any) -> None:
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import clusterfl\n"
+        "sim = clusterfl.Config.load(None, ['engine.name=pool', 'engine.workers=1', 'rounds=1']).build().simulation\n"
+        "print('accuracy', sim.run().accuracy.mean)\n"
+        "sim.engine.close()\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("accuracy") == 1
