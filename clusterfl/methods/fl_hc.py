@@ -44,6 +44,7 @@ class FLHC(Method[FLHCState]):
     name: ClassVar[str] = "fl-hc"
     summary: ClassVar[str] = "FedAvg, then one agglomerative clustering of updates, then FedAvg in each cluster"
     paper: ClassVar[str] = "Briggs, Fan, Andras, IJCNN 2020"
+    reveals: ClassVar[str] = "its trained model and its number of samples"
 
     k: int | None = 4
     threshold: float | None = None  # in place of k: groups are merged until they are this far apart

@@ -7,6 +7,8 @@ equal centres every tie goes to index 0 and all but one cluster die.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +25,8 @@ from clusterfl.parts.aggregate import MeanBy, mean_by
 from clusterfl.parts.local import SGD, Losses, Train
 from clusterfl.task import Task
 from clusterfl.tree import Tree, flat, repeat, row, subtract, take
+
+log = logging.getLogger(__name__)
 
 Strategy = Literal[
     "independent",
@@ -171,11 +175,16 @@ def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
     if k == 1:
         return torch.zeros(len(points), dtype=torch.int64)
     from sklearn.cluster import KMeans  # here, so that worker processes start without scikit-learn
+    from sklearn.exceptions import ConvergenceWarning
 
     x = points.double().numpy()
     x = x - x.mean(axis=0)
     if x.shape[1] > 2 * x.shape[0]:
         left, scale, _ = np.linalg.svd(x, full_matrices=False)
         x = left * scale
-    found = KMeans(k, n_init=restarts, random_state=keys.seed32(key)).fit_predict(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = KMeans(k, n_init=restarts, random_state=keys.seed32(key)).fit_predict(x)
+    if len(np.unique(found)) < k:
+        log.warning("k=%d: so few clients differ that only %d clusters have any", k, len(np.unique(found)))
     return torch.as_tensor(found, dtype=torch.int64)
