@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, Shard, on_client
+from clusterfl.client import Client, Cohort, Payload, Replies, Shard, on_client
 from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
 from clusterfl.method import Method, Served, State, admitted, log_margin
@@ -57,6 +57,13 @@ class MCFLState(State):
     known: Tensor  # [N] bool: who has sent one
 
 
+def remember(state: MCFLState, got: Replies) -> MCFLState:
+    """The state with these clients' features; a client without samples has none (its mean is not a number)."""
+    fine = got["feature"].flatten(1).isfinite().all(dim=1)
+    ids, known = got.ids[fine], torch.tensor(True)
+    return replace(state, features=put(state.features, ids, got["feature"][fine]), known=put(state.known, ids, known))
+
+
 @dataclass(frozen=True)
 class MCFL(Method[MCFLState]):
     """The base trains as ever; at test time each client picks among all K models by its unlabelled inputs."""
@@ -86,9 +93,8 @@ class MCFL(Method[MCFLState]):
     def init(self, task: Task, cohort: Cohort, key: Key) -> MCFLState:
         base = self.base.init(task, cohort, key)
         got = cohort.run(self.describe)
-        n, features = len(cohort), got["feature"]
-        known = put(torch.zeros(n, dtype=torch.bool), got.ids, torch.tensor(True))
-        return MCFLState(base, put(torch.zeros(n, *features.shape[1:]), got.ids, features), known)
+        n, shape = len(cohort), got["feature"].shape[1:]
+        return remember(MCFLState(base, torch.zeros(n, *shape), torch.zeros(n, dtype=torch.bool)), got)
 
     def round(self, state: MCFLState, cohort: Cohort) -> MCFLState:
         state = replace(self.ask(state, cohort), base=self.base.round(state.base, cohort))
@@ -103,9 +109,7 @@ class MCFL(Method[MCFLState]):
         if not len(silent):
             return state
         with suppress(NoReplies):
-            got = cohort.only(silent).run(self.describe)
-            known = put(state.known, got.ids, torch.tensor(True))
-            return replace(state, features=put(state.features, got.ids, got["feature"]), known=known)
+            return remember(state, cohort.only(silent).run(self.describe))
         return state
 
     def means(self, state: MCFLState) -> Tensor:
@@ -166,4 +170,4 @@ class MCFL(Method[MCFLState]):
         if valid is None:
             return values.mean(dim=0)
         w = (torch.arange(len(order), device=order.device) < valid).float()
-        return (values * w.reshape(-1, *([1] * (values.dim() - 1)))).sum(dim=0) / w.sum().clamp(min=1.0)
+        return (values * w.reshape(-1, *([1] * (values.dim() - 1)))).sum(dim=0) / w.sum()

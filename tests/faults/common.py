@@ -121,6 +121,10 @@ class Launcher:
         self.process.wait()
 
 
+def assert_ok(ended: Ended) -> None:
+    assert ended.status == 0, f"exit {ended.status}: {ended.said[-400:]}"
+
+
 @cache
 def launcher(number: int = 0) -> Launcher:
     """One of several launchers, started when it is first asked for and common to all rows."""

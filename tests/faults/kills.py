@@ -24,7 +24,7 @@ from clusterfl.loop import Schedule, Simulation
 from clusterfl.methods import METHODS
 from clusterfl.testing import small_population
 
-from .common import Ended, Launcher, Tally, launcher, small_method, task_for
+from .common import Launcher, Tally, assert_ok, launcher, small_method, task_for
 
 ENGINES = ("serial", "stacked", "pool")
 COMMAND = "common.command"
@@ -78,10 +78,6 @@ def fingerprint(folder: Path) -> dict[str, str]:
 def assert_same(mine: dict[str, str], theirs: dict[str, str]) -> None:
     different = [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
     assert not different, f"these differ: {', '.join(different)}"
-
-
-def assert_ok(ended: Ended) -> None:
-    assert ended.status == 0, f"exit {ended.status}: {ended.said[-400:]}"
 
 
 def go_on(folder: Path, chosen: str) -> list[str]:

@@ -91,6 +91,17 @@ def test_who_was_silent_at_the_start_is_asked_again() -> None:
     assert state.known.all()
 
 
+@pytest.mark.parametrize("engine", [Serial, Stacked])
+def test_a_client_without_samples_has_no_mean_image(engine: type[Serial]) -> None:
+    parts = [(keys.normal(keys.key(i), n, 6), torch.zeros(n, dtype=torch.int64)) for i, n in enumerate((5, 0, 6, 4))]
+    shards = Shards.from_parts(parts)
+    task = small_task()
+    made = engine(task, Population(shards, shards, 4, 3))
+    state = MCFL(CFL(local=LOCAL)).init(task, made.cohort(torch.arange(4), keys.key(1)), keys.key(7))
+    assert state.known.tolist() == [True, False, True, True]
+    assert state.features.isfinite().all()
+
+
 def test_a_cluster_nobody_spoke_for_is_never_chosen() -> None:
     method = MCFL(SMALL)
     state, engine = start(method, small_population())
