@@ -86,18 +86,21 @@ class BaseEngine(ABC):
         shards = [self.holds.test.rows_of(i) for i in ids.tolist()]
         jobs: list[tuple[int, Tensor]] = []
         places: list[tuple[list[int], Tensor, int]] = []
+        pool = len(self.holds.test.y)
         for k in index.unique().tolist():
             members = (index == k).nonzero().flatten().tolist()
-            used, inverse = torch.unique(torch.cat([shards[j] for j in members]), return_inverse=True)
-            pieces = used.split(EVAL_BATCH)
+            used = torch.zeros(pool, dtype=torch.bool)
+            for j in members:
+                used[shards[j]] = True
+            pieces = used.nonzero().flatten().split(EVAL_BATCH)
             jobs += [(k, rows) for rows in pieces]
-            places.append((members, inverse, len(pieces)))
+            places.append((members, used.cumsum(0) - 1, len(pieces)))
         results = iter(self.score_rows(models, jobs))
         out = torch.zeros(len(ids), 3, dtype=torch.float64)
-        for members, inverse, n in places:
-            got = torch.cat([next(results) for _ in range(n)])[inverse]
-            for j, part in zip(members, got.split([len(shards[j]) for j in members]), strict=True):
-                out[j, :2], out[j, 2] = part.sum(dim=0), len(part)
+        for members, place, n in places:
+            got = torch.cat([next(results) for _ in range(n)])
+            for j in members:  # one by one: thousands of clients may share a few samples
+                out[j, :2], out[j, 2] = got[place[shards[j]]].sum(dim=0), len(shards[j])
         return out
 
     def evaluate(self, method: Method[Any], served: Served, ids: Tensor, key: Key, round: int = 0) -> Tensor:

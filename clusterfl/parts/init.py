@@ -24,7 +24,7 @@ from clusterfl.method import Clusters, Registered
 from clusterfl.parts.aggregate import MeanBy, mean_by
 from clusterfl.parts.local import SGD, Losses, Train
 from clusterfl.task import Task
-from clusterfl.tree import Tree, flat, repeat, row, subtract, take
+from clusterfl.tree import Tree, flat, repeat, row, take
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Start(Registered):
     def _kmeans_local(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """One local round from ONE common net, k-means of the updates, centres are the cluster means."""
         start, got = _local_round(task, cohort, key, local)
-        moves = flat(subtract(got["theta"], repeat(start, len(got))), task.params)
+        moves = flat({n: got["theta"][n] - start[n] for n in task.params})
         if k > len(got):
             raise ValueError(f"k={k} should not exceed the {len(got)} clients that answered the first round")
         found = kmeans(moves, k, keys.fold_in(key, "kmeans"), self.restarts)
@@ -177,14 +177,14 @@ def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
     from sklearn.cluster import KMeans  # here, so that worker processes start without scikit-learn
     from sklearn.exceptions import ConvergenceWarning
 
-    x = points.double().numpy()
-    x = x - x.mean(axis=0)
+    x = points.to(torch.float64, copy=True).numpy()  # with thousands of clients one copy is enough
+    x -= x.mean(axis=0)
     if x.shape[1] > 2 * x.shape[0]:
         left, scale, _ = np.linalg.svd(x, full_matrices=False)
         x = left * scale
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = KMeans(k, n_init=restarts, random_state=keys.seed32(key)).fit_predict(x)
+        found = KMeans(k, n_init=restarts, random_state=keys.seed32(key), copy_x=False).fit_predict(x)
     if len(np.unique(found)) < k:
         log.warning("k=%d: so few clients differ that only %d clusters have any", k, len(np.unique(found)))
     return torch.as_tensor(found, dtype=torch.int64)
