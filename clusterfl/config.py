@@ -23,7 +23,7 @@ from clusterfl.engines.attack import AttackConfig, attackers, flip_labels
 from clusterfl.engines.make import EngineConfig, Load, check_device, make_engine, resolve
 from clusterfl.engines.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
-from clusterfl.files import read_some
+from clusterfl.files import give_back, read_some
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.method import Method
 from clusterfl.methods import METHODS
@@ -190,7 +190,9 @@ class Config(BaseModel):
         """The clients and their data; attackers who flip labels have flipped them."""
         with tables.naming("data"):
             made = build(self.data, keys.fold_in(keys.key(self.seed), "data"))
-        return flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made
+        made = flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made
+        give_back()
+        return made
 
     def attackers(self, population: Population) -> Tensor:
         """The ids of the clients that lie."""

@@ -92,10 +92,10 @@ class Start(Registered):
     def _kmeans_local(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """One local round from ONE common net, k-means of the updates, centres are the cluster means."""
         start, got = _local_round(task, cohort, key, local)
-        moves = flat({n: got["theta"][n] - start[n] for n in task.params})
         if k > len(got):
             raise ValueError(f"k={k} should not exceed the {len(got)} clients that answered the first round")
-        found = kmeans(moves, k, keys.fold_in(key, "kmeans"), self.restarts)
+        seed = keys.fold_in(key, "kmeans")
+        found = kmeans(flat({n: got["theta"][n] - start[n] for n in task.params}), k, seed, self.restarts)
         # a client that did not answer waits in cluster 0 until its first round
         ids = torch.zeros(len(cohort), dtype=torch.int64)
         ids[got.ids] = found
@@ -177,7 +177,8 @@ def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
     from sklearn.cluster import KMeans  # here, so that worker processes start without scikit-learn
     from sklearn.exceptions import ConvergenceWarning
 
-    x = points.to(torch.float64, copy=True).numpy()  # with thousands of clients one copy is enough
+    x = points.to(torch.float64, copy=True).numpy()
+    del points  # with thousands of clients one copy is enough
     x -= x.mean(axis=0)
     if x.shape[1] > 2 * x.shape[0]:
         left, scale, _ = np.linalg.svd(x, full_matrices=False)
