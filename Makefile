@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # one thread per process: clusterfl works in parallel across clients, not inside a matrix product
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test lint
+.PHONY: setup demo test faults lint
 
 setup: $(READY)
 
@@ -22,6 +22,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# every row of docs/faults.md in full, in under 40 minutes on two cores
+faults: $(READY)
+	$(BIN)/python -m tests.faults
 
 lint: $(READY)
 	$(BIN)/ruff check .

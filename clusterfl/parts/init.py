@@ -19,14 +19,17 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.client import Cohort, Replies
+from clusterfl.files import give_back
 from clusterfl.keys import Key
 from clusterfl.method import Clusters, Registered
 from clusterfl.parts.aggregate import MeanBy, mean_by
 from clusterfl.parts.local import SGD, Losses, Train
 from clusterfl.task import Task
-from clusterfl.tree import Tree, flat, repeat, row, take
+from clusterfl.tree import Tree, repeat, row, rows, take
 
 log = logging.getLogger(__name__)
+
+MANY = 4_000_000  # numbers
 
 Strategy = Literal[
     "independent",
@@ -95,7 +98,7 @@ class Start(Registered):
         if k > len(got):
             raise ValueError(f"k={k} should not exceed the {len(got)} clients that answered the first round")
         seed = keys.fold_in(key, "kmeans")
-        found = kmeans(flat({n: got["theta"][n] - start[n] for n in task.params}), k, seed, self.restarts)
+        found = kmeans(_moves(got["theta"], start, task.params), k, seed, self.restarts)
         # a client that did not answer waits in cluster 0 until its first round
         ids = torch.zeros(len(cohort), dtype=torch.int64)
         ids[got.ids] = found
@@ -167,6 +170,16 @@ def _local_round(task: Task, cohort: Cohort, key: Key, local: SGD) -> tuple[Tree
     return start, cohort.run(Train(local).train, {"theta": start})
 
 
+def _moves(theta: Tree, start: Tree, names: tuple[str, ...]) -> Tensor:
+    """``[m, P]``: how far every client moved from ``start``."""
+    out = torch.empty(rows(theta), sum(start[n].numel() for n in names))
+    at = 0
+    for n in names:  # into place: thousands of clients have no room for a copy
+        torch.sub(theta[n].flatten(1), start[n].flatten(), out=out[:, at : at + start[n].numel()])
+        at += start[n].numel()
+    return out
+
+
 def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
     """k-means labels of the rows; the restart with the least inertia wins.
 
@@ -177,10 +190,14 @@ def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
     from sklearn.cluster import KMeans  # here, so that worker processes start without scikit-learn
     from sklearn.exceptions import ConvergenceWarning
 
-    x = points.to(torch.float64, copy=True).numpy()
-    del points  # with thousands of clients one copy is enough
+    wide, many = points.shape[1] > 2 * len(points), points.numel() > MANY
+    if many:
+        give_back()
+    # thousands of clients: single precision, and no copies that nobody needs
+    x = points.to(torch.float32 if many and not wide else torch.float64, copy=True).numpy()
+    del points
     x -= x.mean(axis=0)
-    if x.shape[1] > 2 * x.shape[0]:
+    if wide:
         left, scale, _ = np.linalg.svd(x, full_matrices=False)
         x = left * scale
     with warnings.catch_warnings():

@@ -30,7 +30,7 @@ ENGINES = ("serial", "stacked", "pool")
 COMMAND = "common.command"
 
 
-def config(name: str, engine: str, rounds: int = 5, **more: Any) -> Config:
+def config(name: str, engine: str | dict[str, Any], rounds: int = 5) -> Config:
     """A run that takes a second: rotated digits, a net with one hidden layer."""
     method = small_method(name)
     data = {"clients": 8, "clusters": 2, "samples": 20, "test_samples": 40, "unseen": 2, "indicators": 2}
@@ -40,8 +40,7 @@ def config(name: str, engine: str, rounds: int = 5, **more: Any) -> Config:
         "model": {"name": "mlp", "widths": [8]},
         "local": {"lr": 0.1, "batch": 10},
         "method": write_method(method),
-        "engine": {"name": engine, **({"workers": 2} if engine == "pool" else {})},
-        **more,
+        "engine": engine if isinstance(engine, dict) else {"name": engine, "workers": 2},
     }
     return Config.parse(table)
 
@@ -103,7 +102,7 @@ def spread(jobs: list[Callable[[Launcher], None]], workers: int) -> None:
             future.result()
 
 
-def t1(tally: Tally, amount: int, folder: Path, workers: int = 2) -> None:
+def t1(tally: Tally, amount: int, folder: Path, workers: int = 1) -> None:
     """SIGKILL at a random time, several times in some runs; resumed; compared with the unbroken run."""
     draw = random.Random(1)
     names = draw.sample(list(METHODS), len(METHODS))
@@ -375,7 +374,7 @@ def t30(tally: Tally, amount: int, folder: Path) -> None:
             found = []
             for what, engine in variants:
                 place = folder / f"{name}-{j}-{what.replace(' ', '-')}"
-                chosen = written(place, config(name, "serial", 3, engine=engine))
+                chosen = written(place, config(name, engine, 3))
                 assert_ok(process.run(COMMAND, "run", chosen, "--out", str(place), "--quiet"))
                 found.append(fingerprint(place))
             for other in found[1:]:

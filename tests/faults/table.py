@@ -1,0 +1,193 @@
+"""The table: what is done, how often, and what must happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import clients, files, kills, load, replies
+from .common import Tally
+
+Check = Callable[[Tally, int, Path], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row: ``small`` in `make test`, ``full`` in `make faults`."""
+
+    id: str
+    what: str
+    promise: str
+    check: Check
+    small: int
+    full: int
+
+
+FAULTS: dict[str, Fault] = {
+    fault.id: fault
+    for fault in (
+        Fault(
+            "T1",
+            "SIGKILL at a random time, once or more, then resume; every method, serial, stacked and pool",
+            "models, assignments, metrics, rounds.jsonl and the last checkpoint have the unbroken run's SHA-256",
+            kills.t1,
+            2,
+            100,
+        ),
+        Fault(
+            "T3",
+            "SIGKILL during a checkpoint's write, at a random offset, or around its rename",
+            "a whole checkpoint always loads: the new one or the one before",
+            kills.t3,
+            6,
+            200,
+        ),
+        Fault(
+            "T5",
+            "all clients of one cluster vanish",
+            "its model is unchanged and reported as stale; the others go on",
+            replies.t5,
+            5,
+            10,
+        ),
+        Fault(
+            "T6",
+            "NaN, Inf or one NaN in a model, under every rule of aggregation, alone and by cluster",
+            "that client is rejected and counted; the rest reach the state they reach without it",
+            replies.t6,
+            10,
+            30,
+        ),
+        Fault(
+            "T7",
+            "wrong or broadcastable shape, float64, complex, integers, text, missing and extra key, over the wire",
+            "rejected; never broadcast, never another dtype",
+            replies.t7,
+            8,
+            8,
+        ),
+        Fault("T8", 'weight 0, -5, NaN, 1e12, "many"', "rejected", replies.t8, 5, 5),
+        Fault(
+            "T10",
+            "messages cut short or with a flipped bit",
+            "each is dropped and counted; whole ones count; the server lives",
+            replies.t10,
+            60,
+            500,
+        ),
+        Fault(
+            "T11-12",
+            "replies that come twice, late, or from the round before (50 of each)",
+            "counted once or dropped; the model has the same bits",
+            replies.t11,
+            12,
+            50,
+        ),
+        Fault("T13", "replies in another order", "the model has the same bits", replies.t13, 5, 20),
+        Fault(
+            "T17",
+            "disk full at a checkpoint, the journal, the log, the results",
+            "one sentence and exit code 2; the checkpoint before is whole; a resume ends in the same bits",
+            kills.t17,
+            3,
+            7,
+        ),
+        Fault(
+            "T18",
+            "checkpoint with a flipped bit; cut, zeroed, empty, of another version, hostile",
+            "noticed every time; the one before is used, with a warning",
+            files.t18,
+            40,
+            400,
+        ),
+        Fault(
+            "T19",
+            "checkpoint, message, model or dataset with a pickle or a foreign class in it",
+            "one sentence; nothing in it is run",
+            files.t19,
+            6,
+            6,
+        ),
+        Fault(
+            "T20",
+            "damaged dataset, model or manifest: cut, flipped, emptied, zeroed",
+            "an error that names the file, or the same samples",
+            files.t20,
+            28,
+            140,
+        ),
+        Fault(
+            "T21",
+            "every key of the config misspelt and of the wrong type; values out of range",
+            "refused in one sentence, with the nearest key",
+            files.t21,
+            10_000,
+            10_000,
+        ),
+        Fault(
+            "T22",
+            "K above the clients, K = 0, K = 1, K above the groups that there are",
+            "refused, refused, FedAvg bit for bit, runs",
+            clients.t22,
+            1,
+            99,
+        ),
+        Fault(
+            "T23",
+            "a cluster that nobody answers for, every clustered method",
+            "its model is kept, nothing is divided by zero, it is reported",
+            clients.t23,
+            4,
+            99,
+        ),
+        Fault(
+            "T24",
+            "clients with 0 samples, 1 sample, one class; batch of 1 with BatchNorm; every method, two engines",
+            "0: takes no part, logged once; the others run and everything stays finite",
+            clients.t24,
+            12,
+            9_999,
+        ),
+        Fault(
+            "T25",
+            "identical clients, zero updates, both; every method",
+            "a defined result, all of it finite",
+            clients.t25,
+            4,
+            99,
+        ),
+        Fault(
+            "T28",
+            "10,000 clients, 20 rounds, 1 % at a time, against 1,000",
+            "peak of memory, data apart, within 1.3 times",
+            load.t28,
+            200,
+            10_000,
+        ),
+        Fault(
+            "T29",
+            "5,000 rounds in one process",
+            "memory grows by the records of the rounds alone; no file stays open",
+            load.t29,
+            50,
+            5_000,
+        ),
+        Fault(
+            "T30",
+            "the same seed in one process, with 1 and with 2 workers, and again",
+            "the same bits",
+            kills.t30,
+            1,
+            5,
+        ),
+        Fault(
+            "T31",
+            "two runs in one folder",
+            "the second is refused and writes nothing; once the first is killed it may run",
+            kills.t31,
+            1,
+            5,
+        ),
+    )
+}

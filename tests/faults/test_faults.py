@@ -1,0 +1,20 @@
+"""Every row of the table, in small amounts."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from .common import Tally
+from .table import FAULTS
+
+
+@pytest.mark.parametrize("row", FAULTS)
+def test_fault(row: str, tmp_path: Path) -> None:
+    tally = Tally()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn's, where all clients are alike
+        FAULTS[row].check(tally, FAULTS[row].small, tmp_path)
+    assert tally.tried and tally.held == tally.tried, "\n".join(tally.failures)
