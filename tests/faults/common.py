@@ -109,7 +109,16 @@ class Launcher:
 
         ``kill``: SIGKILL after so many seconds, counted from when ``watch`` exists, if that is given.
         """
-        order = {"function": function, "args": args, "kill": kill, "watch": watch and str(watch)}
+        return self._order({"function": function, "args": args, "kill": kill, "watch": watch and str(watch)})
+
+    def warm(self, function: str) -> None:
+        """``module.function()`` in the launcher itself, so that its children find the answer in its cache.
+
+        Where it trains anything, the children can train nothing: PyTorch forbids that after a fork.
+        """
+        self._order({"function": function, "warm": True})
+
+    def _order(self, order: dict[str, Any]) -> Ended:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
@@ -147,6 +156,11 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         order = json.loads(line)
+        if order.get("warm"):
+            _find(order["function"])()
+            answers.write(json.dumps({"status": 0, "seconds": 0.0, "said": ""}) + "\n")
+            answers.flush()
+            continue
         with open(os.devnull, "rb") as nothing, _scratch() as said:  # noqa: PTH123
             began = time.monotonic()
             pid = os.fork()
@@ -164,6 +178,11 @@ def serve() -> None:
         answers.flush()
 
 
+def _find(function: str) -> Any:
+    module, _, name = function.rpartition(".")
+    return getattr(importlib.import_module(f"tests.faults.{module}"), name)
+
+
 def _scratch() -> Any:
     import tempfile
 
@@ -174,8 +193,7 @@ def _child(order: dict[str, Any]) -> None:
     code = 1
     try:
         sys.modules["__main__"].__spec__ = None  # worker processes need nothing of this one
-        module, _, name = order["function"].rpartition(".")
-        result = getattr(importlib.import_module(f"tests.faults.{module}"), name)(*order["args"])
+        result = _find(order["function"])(*order["args"])
         code = result if isinstance(result, int) else 0
     except SystemExit as e:
         code = e.code if isinstance(e.code, int) else 0 if e.code is None else 1

@@ -10,6 +10,8 @@ import pytest
 from .common import Tally
 from .table import FAULTS
 
+pytestmark = pytest.mark.slow  # real processes are killed: minutes on a busy machine; `pytest -m slow tests/faults`
+
 
 @pytest.mark.parametrize("row", FAULTS)
 def test_fault(row: str, tmp_path: Path) -> None:
