@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from clusterfl import commands
 from clusterfl.errors import ClientError, ClusterflError
+from clusterfl.memory import keep_memory
 
 log = logging.getLogger(__name__)
 
@@ -69,4 +70,5 @@ for found in pkgutil.iter_modules(commands.__path__):
 
 def main() -> None:
     """The entry point of the ``clusterfl`` script."""
+    keep_memory()
     app(prog_name="clusterfl")

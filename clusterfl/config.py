@@ -172,7 +172,7 @@ class Config(BaseModel):
     def digest(self) -> str:
         """SHA-256 of what a resumed run may not change: all but its length and how it is carried out."""
         fixed = {k: v for k, v in self.table().items() if k not in ("rounds", "checkpoint", "methods")}
-        fixed["engine"] = {k: v for k, v in fixed["engine"].items() if k != "workers"}
+        fixed["engine"] = {k: v for k, v in fixed["engine"].items() if k not in ("workers", "address")}
         return hashlib.sha256(tomli_w.dumps(fixed).encode()).hexdigest()
 
     # -- variations and the run ----------------------------------------------------------------------

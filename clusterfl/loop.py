@@ -55,6 +55,7 @@ class Record(State):
     seconds: float  # this round's, evaluation included
     rejected: int = 0  # replies that were turned down in this round
     epsilon: float | None = None  # privacy spent so far, if it is accounted
+    f1: Tensor | None = None  # [N]: each client's mean F1 over classes; of the last round only
 
     @property
     def measured(self) -> bool:
@@ -70,6 +71,7 @@ class Outcome:
     served: Served
     records: list[Record]
     accuracy: Accuracy
+    f1: Accuracy  # the same figures of the clients' F1
     global_accuracy: float  # the served model before personalisation
     top5_rounds: float
     clusters: Clustering | None
@@ -184,12 +186,14 @@ class Simulation:
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
+        sizes = self.population.train.sizes[: self.population.clients]
         return Outcome(
             self.method,
             self.state,
             served,
             self.records,
-            Accuracy.of(last.accuracy, self.population.train.sizes[: self.population.clients]),
+            Accuracy.of(last.accuracy, sizes),
+            Accuracy.of(torch.full_like(last.accuracy, torch.nan) if last.f1 is None else last.f1, sizes),
             global_accuracy,
             top_rounds(means),
             None if truth is None else clustering(last.assign, truth[: self.population.clients]),
@@ -220,11 +224,13 @@ class Simulation:
     def _record(self, logged: dict[str, float], began: _Began) -> Record:
         served = self.method.serve(self.state, self.ids)
         before = self.records[-1].assign if self.records else served.index
-        t = self.round
-        if t % self.schedule.eval_every == 0 or t == self.schedule.rounds:
+        t, last = self.round, self.round == self.schedule.rounds
+        f1 = None
+        if t % self.schedule.eval_every == 0 or last:
             key = keys.fold_in(self.root, "evaluate", t)
-            scores = self.engine.evaluate(self.method, served, self.ids, key, t)
+            scores = self.engine.evaluate(self.method, served, self.ids, key, t, f1=last)
             accuracy, loss = scores[:, 0] / scores[:, 2], scores[:, 1] / scores[:, 2]
+            f1 = scores[:, 3].clone() if last else None
         else:
             accuracy = loss = torch.full((len(self.ids),), torch.nan, dtype=torch.float64)
         record = Record(
@@ -239,6 +245,7 @@ class Simulation:
             time.perf_counter() - began.time,
             self.engine.rejections() - began.rejections,
             self.engine.epsilon(),
+            f1,
         )
         self.records.append(record)
         return record

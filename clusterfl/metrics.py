@@ -38,6 +38,11 @@ class Accuracy:
         )
 
 
+def bytes_to_accuracy(level: float, accuracy: Sequence[float], spent: Sequence[int]) -> int | None:
+    """What had been ``spent`` after the first round whose ``accuracy`` is at least ``level``; None: never."""
+    return next((b for a, b in zip(accuracy, spent, strict=True) if a >= level), None)
+
+
 def top_rounds(values: Sequence[float], n: int = 5) -> float:
     """The mean of the best ``n`` rounds (FedDSMIC's and others' figure)."""
     known = sorted((v for v in values if v == v), reverse=True)[:n]

@@ -56,7 +56,7 @@ METRICS = {
     "clusters_found": Metric("clusters", 1.0, None),
     "bytes_up": Metric("MB up", 1e-6, None),
     "bytes_down": Metric("MB down", 1e-6, None),
-    "f1_micro": Metric("micro-F1"),  # the papers', which say too little to measure them
+    "f1_micro": Metric("micro-F1"),
     "f1_macro": Metric("macro-F1"),
 }
 

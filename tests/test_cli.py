@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clusterfl.cli import app
-from clusterfl.commands.compare import parse_methods, parse_seeds
+from clusterfl.commands.compare import FIGURES, REACHED, figures, parse_methods, parse_seeds, reached, row
 from clusterfl.errors import ConfigError
 from clusterfl.methods import METHODS
 from clusterfl.models import MODELS
@@ -185,6 +185,32 @@ def test_compare(tmp_path: Path) -> None:
     assert again.exit_code == 0 and json.loads(again.stdout)["methods"][2]["ari"] == ifca["ari"]
     other = call("compare", *SMALL, "--methods", "ifca", "--seeds", "0-2", "--out", "t", folder=tmp_path)
     assert other.exit_code == 2 and "holds another run" in other.stderr
+
+
+def test_compare_counts_bytes_to_an_accuracy(tmp_path: Path) -> None:
+    words = ["compare", *SMALL, "--methods", "ifca", "--seeds", "0-1", "--out", "t", "--quiet"]
+    done = call(*words, "--reach", "0.16", folder=tmp_path)
+    assert done.exit_code == 0 and "MB to 16 %" in done.stdout, done.stderr
+    found = json.loads((tmp_path / "t" / "compare.json").read_text())
+    assert found["reach"] == 0.16 and found["methods"][0]["bytes_to_accuracy"]["mean"] == 0.0  # local sends nothing
+    for run in found["methods"][1]["runs"]:
+        lines = (tmp_path / f"t/runs/fedavg-seed{run['seed']}/rounds.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        there = [r["bytes_up"] + r["bytes_down"] for r in rows if r["accuracy_mean"] >= 0.16]
+        assert run["bytes_to_accuracy"] == there[0] > 0
+    assert (tmp_path / "t" / "table.csv").read_text().splitlines()[0].endswith("bytes_to_accuracy_std")
+
+    done = call(*words, "--reach", "1", "--json", folder=tmp_path)
+    never = json.loads(done.stdout)["methods"][1]
+    assert never["bytes_to_accuracy"] is None and [r["bytes_to_accuracy"] for r in never["runs"]] == [None, None]
+    assert call(*words, "--reach", "1.5", folder=tmp_path).exit_code == 2
+
+
+def test_reached_says_how_many_seeds_got_there() -> None:
+    runs = [dict.fromkeys(FIGURES, 0) | {"seed": s, "k": 1, "assignments": {}} for s in range(3)]
+    spent: list[int | None] = [2_000_000, None, 4_000_000]
+    entry = row("fedavg", [r | {REACHED: b} for r, b in zip(runs, spent, strict=True)], figures(0.9))
+    assert reached(entry) == "3.00 ± 1.41 (2 of 3)"
 
 
 def test_compare_gives_every_method_the_same_clients(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from clusterfl.cli import app
 from clusterfl.config import _TABLES, Config
+from clusterfl.methods import METHODS
 from clusterfl.results import write_run
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +41,37 @@ def test_the_configs_load() -> None:
     assert found
     for text in found:
         Config.parse(tomllib.loads(text))
+
+
+SECTIONS = ["Algorithm", "Parameters", "What leaves the client", "Communication", "When to use it"]
+SECTIONS += ["Where the paper", "Example"]  # "Where the paper is silent, or …"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_page(name: str) -> None:
+    """With every section, every parameter, a config that runs it and code."""
+    page = f"docs/methods/{name}.md"
+    text = (ROOT / page).read_text(encoding="utf-8")
+    titles = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    for section in SECTIONS:
+        assert sum(title.startswith(section) for title in titles) == 1, f"{page}: {section}"
+    for f in dataclasses.fields(METHODS[name]):
+        if f.name != "local":  # its table is of docs/config.md
+            assert f"`{f.name.removesuffix('_from')}`" in text, f"{page}: {f.name}"
+    configs = blocks(page, "toml")
+    assert configs and blocks(page, "python")
+    for config in configs:
+        assert Config.parse(tomllib.loads(config)).method.name == name
+
+
+LONG = {"md-icfl", "fcca"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in METHODS])
+def test_the_code_of_a_methods_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = f"docs/methods/{name}.md"
+    (tmp_path / f"{name}.toml").write_text(blocks(page, "toml")[0])  # the code may load it
+    test_the_code_runs(page, tmp_path, monkeypatch)
 
 
 def test_every_key_is_documented() -> None:
@@ -68,7 +100,7 @@ def test_every_command_is_documented() -> None:
         assert f"clusterfl {name}" in text, f"clusterfl {name} is not in README.md"
 
 
-PAGES = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.md") for path in ROOT.glob(pattern))
+PAGES = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_info_score
 
 from clusterfl.config import Config
 from clusterfl.errors import DataError
@@ -25,7 +25,16 @@ SMALL += ["engine.name=serial"]
 
 NEEDED = {"method", "seed", "rounds", "clients", "k", "ari", "nmi", "clusters_found", "assignments"}
 NEEDED |= {"accuracy_mean", "accuracy_weighted", "accuracy_std", "accuracy_bottom5", "accuracy_top5_rounds"}
-NEEDED |= {"intra_accuracy", "inter_accuracy", "unseen_accuracy", "bytes_up", "bytes_down", "seconds"}
+NEEDED |= {
+    "f1_micro",
+    "f1_macro",
+    "intra_accuracy",
+    "inter_accuracy",
+    "unseen_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+}
 
 
 def done(folder: Path, *overrides: str) -> tuple[Config, Outcome, dict[str, Any]]:
@@ -142,6 +151,18 @@ def test_models_come_back(ifca: Run) -> None:
         x, y = population.test.of(i)
         right.append(float((modules[int(outcome.served.index[i])](x).argmax(1) == y).float().mean()))
     assert np.mean(right) == pytest.approx(outcome.accuracy.mean)
+
+
+def test_f1_is_over_clients(ifca: Run) -> None:
+    """FeSEM's micro and macro: clients weighted by their samples, and each alike."""
+    folder, config, outcome, summary = ifca
+    population, modules = config.population(), load_modules(folder)
+    scores = []
+    for i in range(8):
+        x, y = population.test.of(i)
+        scores.append(f1_score(y, modules[int(outcome.served.index[i])](x).argmax(1), average="macro"))
+    assert summary["f1_macro"] == pytest.approx(np.mean(scores))
+    assert summary["f1_micro"] == pytest.approx(np.average(scores, weights=population.train.sizes[:8]))
 
 
 def test_damaged_models_are_refused(ifca: Run, tmp_path: Path) -> None:

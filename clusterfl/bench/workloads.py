@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from clusterfl import keys
 from clusterfl.data.population import Population, Shards
 from clusterfl.data.sources import load_source
 from clusterfl.errors import DataError
 from clusterfl.models import build_model
+from clusterfl.models.layers import named
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
 from clusterfl.tree import Tree
@@ -76,10 +78,30 @@ def population(work: Workload, root: Path | None) -> tuple[Population, str]:
     return Population(Shards.from_rows(x, y, rows), Shards.from_rows(xt, yt, test), work.clients, 10, name), name
 
 
+def plain_module(work: Workload) -> nn.Module:
+    """The model as a PyTorch user writes it, with the same parameters by the same names."""
+    module = build_model(work.model, (1, 28, 28), 10, **work.params)
+    if work.model == "lenet":
+        module.encoder = named(
+            conv1=nn.Conv2d(1, 6, 5),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(6, 16, 5),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(256, 120),
+            relu3=nn.ReLU(),
+            fc2=nn.Linear(120, 84),
+            relu4=nn.ReLU(),
+        )
+    return module
+
+
 def plain_loop(work: Workload, pop: Population, ids: range, start: Tree, threads: int, seed: int) -> Tree:
     """What a careful PyTorch user writes: one module, one optimiser, indexed batches; returns summed weights."""
     torch.set_num_threads(threads)
-    module = build_model(work.model, (1, 28, 28), 10, **work.params)
+    module = plain_module(work)
     order = torch.Generator().manual_seed(seed)
     total: Tree = {}
     for i in ids:

@@ -7,8 +7,9 @@ import io
 import json as jsonlib
 import re
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +30,9 @@ from clusterfl.commands.common import (
 )
 from clusterfl.errors import ConfigError
 
+if TYPE_CHECKING:
+    from clusterfl.loop import Record
+
 ALWAYS = ("local", "fedavg")  # a table without them says little
 FIGURES = (
     "accuracy_mean",
@@ -36,6 +40,8 @@ FIGURES = (
     "accuracy_std",
     "accuracy_bottom5",
     "accuracy_top5_rounds",
+    "f1_micro",
+    "f1_macro",
     "ari",
     "nmi",
     "clusters_found",
@@ -50,6 +56,7 @@ FIGURES = (
     "bytes_down",
     "seconds",
 )
+REACHED = "bytes_to_accuracy"  # one figure more, with --reach
 
 
 def register(app: typer.Typer) -> None:
@@ -62,6 +69,10 @@ def compare(
         str, typer.Option("--methods", metavar="A,B", help="Methods; local and fedavg are always there.")
     ] = "local,fedavg,ifca",
     seeds: Annotated[str, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5.")] = "0-2",
+    reach: Annotated[
+        float | None,
+        typer.Option("--reach", metavar="0.9", help="Also the traffic until the mean accuracy first was this high."),
+    ] = None,
     set_: Set = [],  # noqa: B006 (typer reads it)
     out: Out = None,
     force: Force = False,
@@ -79,6 +90,7 @@ def compare(
     Examples:
       clusterfl compare
       clusterfl compare scenario.toml --methods local,fedavg,ifca --seeds 0-4 --out runs/table
+      clusterfl compare scenario.toml --methods ifca,md-icfl --reach 0.9
     """
     set_logging(verbose, quiet)
     from clusterfl import tables
@@ -86,6 +98,8 @@ def compare(
     from clusterfl.progress import display
     from clusterfl.results import write, write_run
 
+    if reach is not None and not 0.0 < reach <= 1.0:
+        raise ConfigError(f"--reach {reach:g} should be above 0 and at most 1")
     base = Config.load(config, set_, data_root=data_root)
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     configs = {name: base.with_method(name) for name in names}  # all of them are checked before any starts
@@ -102,6 +116,8 @@ def compare(
                 built = configs[name].with_seed(seed).build(population)
                 outcome = simulate(built, shown, f"{name}, seed {seed}")
                 found = write_run(folder / "runs" / f"{name}-seed{seed}", built.config, population, outcome)
+                if reach is not None:
+                    found[REACHED] = spent_until(reach, outcome.records)
                 summaries[name].append(found)
                 if name not in pictures and built.config.method.clustered:
                     pictures[name] = picture(found, population)
@@ -110,7 +126,8 @@ def compare(
         "rounds": base.rounds,
         "seeds": numbers,
         "attack": tables.write(base.attack) if base.attack.on else None,
-        "methods": [row(name, summaries[name]) for name in names],
+        "reach": reach,
+        "methods": [row(name, summaries[name], figures(reach)) for name in names],
     }
     write(folder / "config.toml", (what + base.toml()).encode())
     write(folder / "compare.json", (jsonlib.dumps(result, indent=2) + "\n").encode())
@@ -148,15 +165,27 @@ def parse_seeds(text: str) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def spent_until(level: float, records: Sequence[Record]) -> int | None:
+    """Bytes up and down until the mean accuracy over clients first was at least ``level``; None: never."""
+    from clusterfl.metrics import bytes_to_accuracy
+
+    means = [float(r.accuracy.nanmean()) for r in records]
+    return bytes_to_accuracy(level, means, [r.bytes_up + r.bytes_down for r in records])
+
+
+def figures(reach: float | None) -> tuple[str, ...]:
+    return FIGURES if reach is None else (*FIGURES, REACHED)
+
+
+def row(name: str, runs: list[dict[str, Any]], names: Sequence[str] = FIGURES) -> dict[str, Any]:
     """Mean and standard deviation over seeds of every figure, null where no run has it."""
-    figures: dict[str, Any] = {}
-    for figure in FIGURES:
+    found: dict[str, Any] = {}
+    for figure in names:
         values = [run[figure] for run in runs if run[figure] is not None]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        figures[figure] = {"mean": statistics.fmean(values), "std": spread} if values else None
-    keep = ("seed", "k", *FIGURES, "assignments")
-    return {"method": name, **figures, "runs": [{k: run[k] for k in keep} for run in runs]}
+        found[figure] = {"mean": statistics.fmean(values), "std": spread} if values else None
+    keep = ("seed", "k", *names, "assignments")
+    return {"method": name, **found, "runs": [{k: run[k] for k in keep} for run in runs]}
 
 
 HEAD = ("method", "accuracy", "worst 5", "ARI", "clusters", "unseen", "MB up", "MB down", "seconds")
@@ -164,10 +193,25 @@ ATTACKED = ("method", "honest", "worst cluster", "ARI honest", "clusters", "reje
 
 
 def head(result: dict[str, Any]) -> list[str]:
-    return list(ATTACKED if result["attack"] else HEAD)
+    names = list(ATTACKED if result["attack"] else HEAD)
+    return names if result["reach"] is None else [*names, f"MB to {100 * result['reach']:g} %"]
 
 
-def cells(entry: dict[str, Any], attacked: bool) -> list[str]:
+def cells(entry: dict[str, Any], result: dict[str, Any]) -> list[str]:
+    line = _cells(entry, attacked=bool(result["attack"]))
+    return line if result["reach"] is None else [*line, reached(entry)]
+
+
+def reached(entry: dict[str, Any]) -> str:
+    """The traffic of the seeds that got there, and how many those are where it is not all."""
+    got, there = entry[REACHED], sum(run[REACHED] is not None for run in entry["runs"])
+    if got is None:
+        return "-"
+    some = "" if there == len(entry["runs"]) else f" ({there} of {len(entry['runs'])})"
+    return f"{got['mean'] * 1e-6:.2f} ± {got['std'] * 1e-6:.2f}{some}"
+
+
+def _cells(entry: dict[str, Any], *, attacked: bool) -> list[str]:
     def pair(figure: str, scale: float = 1.0, digits: int = 2) -> str:
         got = entry[figure]
         return "-" if got is None else f"{got['mean'] * scale:.{digits}f} ± {got['std'] * scale:.{digits}f}"
@@ -202,7 +246,7 @@ def cells(entry: dict[str, Any], attacked: bool) -> list[str]:
 
 def as_text(result: dict[str, Any]) -> str:
     """An aligned table; the same on a terminal and in a file."""
-    lines = [head(result), *(cells(entry, bool(result["attack"])) for entry in result["methods"])]
+    lines = [head(result), *(cells(entry, result) for entry in result["methods"])]
     widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
     rule = "  ".join("-" * w for w in widths)
     body = [
@@ -222,7 +266,7 @@ def as_text(result: dict[str, Any]) -> str:
 
 def as_markdown(result: dict[str, Any]) -> str:
     names = head(result)
-    rows = [cells(entry, bool(result["attack"])) for entry in result["methods"]]
+    rows = [cells(entry, result) for entry in result["methods"]]
     lines = [names, ["---", *(["---:"] * (len(names) - 1))], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
@@ -230,8 +274,9 @@ def as_markdown(result: dict[str, Any]) -> str:
 def as_csv(result: dict[str, Any]) -> str:
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    out.writerow(["method", *(f"{figure}_{part}" for figure in FIGURES for part in ("mean", "std"))])
+    names = figures(result["reach"])
+    out.writerow(["method", *(f"{figure}_{part}" for figure in names for part in ("mean", "std"))])
     for entry in result["methods"]:
-        pairs = [entry[figure] or {"mean": "", "std": ""} for figure in FIGURES]
+        pairs = [entry[figure] or {"mean": "", "std": ""} for figure in names]
         out.writerow([entry["method"], *(pair[part] for pair in pairs for part in ("mean", "std"))])
     return text.getvalue()

@@ -45,7 +45,7 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
-        """For each job (model k, test rows): ``[rows, 2]``, right or wrong and the loss of each row."""
+        """For each job (model k, test rows): ``[rows, 3]``, right or wrong, loss and answer of each row."""
 
     @abstractmethod
     def states(self) -> dict[int, Tree]:
@@ -78,8 +78,9 @@ class BaseEngine(ABC):
     def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort:
         return Cohort(self, ids, key, round)
 
-    def score(self, models: Tree, index: Tensor, ids: Tensor) -> Tensor:
-        """``[len(ids), 3]``: correct, summed loss and samples of each client's test data under its model.
+    def score(self, models: Tree, index: Tensor, ids: Tensor, *, f1: bool = False) -> Tensor:
+        """``[len(ids), 3]``: correct, summed loss and samples of each client's test data under its model;
+        with ``f1`` a fourth column, its F1 (:func:`class_f1`).
 
         Clients that share a model are evaluated together, and samples that they share only once.
         """
@@ -96,19 +97,26 @@ class BaseEngine(ABC):
             jobs += [(k, rows) for rows in pieces]
             places.append((members, used.cumsum(0) - 1, len(pieces)))
         results = iter(self.score_rows(models, jobs))
-        out = torch.zeros(len(ids), 3, dtype=torch.float64)
+        out = torch.zeros(len(ids), 4 if f1 else 3, dtype=torch.float64)
         for members, place, n in places:
             got = torch.cat([next(results) for _ in range(n)])
+            sums, said = got[:, :2].contiguous(), got[:, 2].long()
             for j in members:  # one by one: thousands of clients may share a few samples
-                out[j, :2], out[j, 2] = got[place[shards[j]]].sum(dim=0), len(shards[j])
+                out[j, :2], out[j, 2] = sums[place[shards[j]]].sum(dim=0), len(shards[j])
+                if f1:
+                    y = self.holds.test.y[shards[j]]
+                    counts = class_counts(said[place[shards[j]]], y, torch.ones(len(y)), self.task.classes)
+                    out[j, 3] = class_f1(counts)
         return out
 
-    def evaluate(self, method: Method[Any], served: Served, ids: Tensor, key: Key, round: int = 0) -> Tensor:
+    def evaluate(
+        self, method: Method[Any], served: Served, ids: Tensor, key: Key, round: int = 0, *, f1: bool = False
+    ) -> Tensor:
         """:meth:`score` of the models that clients really use, personal ones included. Not metered."""
         if not served.personal:
-            return self.score(served.models, served.index, ids)
+            return self.score(served.models, served.index, ids, f1=f1)
         call = Call(
-            PersonalScore(method),
+            PersonalScore(method, f1),
             "score",
             ids,
             served.shared,
@@ -116,11 +124,13 @@ class BaseEngine(ABC):
             key,
             round,
         )
-        out = torch.zeros(len(ids), 3, dtype=torch.float64)
+        out = torch.zeros(len(ids), 4 if f1 else 3, dtype=torch.float64)
+        out[:, 3:] = torch.nan  # of clients that do not answer
         for chunk in self.execute(replace(call, measure=True)):
-            scores = chunk.fields["scores"]
-            assert isinstance(scores, Tensor)
-            out[chunk.positions] = scores.double()
+            fields: dict[str, Any] = chunk.fields
+            out[chunk.positions, :3] = fields["scores"].double()
+            if f1:
+                out[chunk.positions, 3] = class_f1(fields["counts"])
         return out
 
     def cross(self, models: Tree, ids: Tensor) -> Tensor:
@@ -146,15 +156,35 @@ class PersonalScore(Procedures):
     """Scores a method's personal models on the client, where they live."""
 
     method: Method[Any]
+    f1: bool = False
 
     @on_client
     def score(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Tensor]:
         mine: Any = self.method.personalise(me, theta, **shared)["theta"]
         total = torch.zeros(3, device=me.key.device)
+        counts = torch.zeros(2, me.task.classes + 1, device=me.key.device)
         for x, y, w in me.test.pieces():
             logits = me.task.logits(mine, x)
             right = (logits.argmax(-1) == y).float()
             losses = me.task.per_sample(logits, y)
             ones = torch.ones_like(losses) if w is None else w
             total = total + torch.stack([(right * ones).sum(), (losses * ones).sum(), ones.sum()])
-        return {"scores": total}
+            if self.f1:
+                counts = counts + class_counts(logits.argmax(-1), y, ones, me.task.classes)
+        return {"scores": total, "counts": counts} if self.f1 else {"scores": total}
+
+
+def class_counts(said: Tensor, y: Tensor, w: Tensor, classes: int) -> Tensor:
+    """``[2, C + 1]``: right answers of each class, and answers plus labels of it; ``w`` is 0 for padding.
+
+    A model may have outputs for which there is no class: the last column.
+    """
+    said, none = said.clamp(max=classes), torch.zeros(classes + 1, device=y.device)
+    right = none.scatter_add(0, y, w * (said == y))
+    return torch.stack([right, none.scatter_add(0, said, w).scatter_add(0, y, w)])
+
+
+def class_f1(counts: Tensor) -> Tensor:
+    """F1 out of :func:`class_counts`: the mean over the classes that are answered or true."""
+    right, both = counts.double().unbind(dim=-2)
+    return (2.0 * right / both.clamp(min=1.0)).sum(dim=-1) / (both > 0).sum(dim=-1)

@@ -15,6 +15,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.guard import Guard
 from clusterfl.engines.pool import Pool
 from clusterfl.engines.privacy import PrivacyConfig, Private, check_private
+from clusterfl.engines.ray import Ray
 from clusterfl.engines.serial import Serial
 from clusterfl.engines.updates import Clip
 from clusterfl.engines.wire import Wire
@@ -23,17 +24,18 @@ from clusterfl.errors import ConfigError
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
 
-EngineName = Literal["auto", "serial", "stacked", "pool", "wire"]
+EngineName = Literal["auto", "serial", "stacked", "pool", "ray", "wire"]
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """Which engine, and its sizes."""
 
-    name: EngineName = "auto"  # auto (measured, then written here) | serial | stacked | pool | wire
+    name: EngineName = "auto"  # auto (measured, then written here) | serial | stacked | pool | ray | wire
     chunk: int = 64  # clients computed together, where they are stacked
-    workers: int | None = None  # pool: processes; unset: one per core
-    stacked: bool | None = None  # pool: whether its workers stack clients; unset: unless the model has convolutions
+    workers: int | None = None  # pool: processes, ray: actors; unset: one per core
+    stacked: bool | None = None  # pool, ray: whether workers stack clients; unset: unless the model has convolutions
+    address: str | None = None  # ray: a running cluster ("auto" or "host:port"); unset: one on this machine
     channels_last: bool = False  # images in the order that convolutions on CPUs like
     guard: bool = True  # check every reply; a bad one is rejected and the round goes on
     clip_updates: float | None = None  # the server cuts longer updates to this length
@@ -61,7 +63,7 @@ def resolve(
     config: EngineConfig, task: Task, population: Population, device: str = "cpu", load: Load | None = None
 ) -> EngineConfig:
     """The config with everything left open decided for this model, these clients and this machine."""
-    if config.name == "pool" and config.stacked is None:
+    if config.name in ("pool", "ray") and config.stacked is None:
         return replace(config, stacked=not convolutional(task))
     if config.name != "auto":
         return config
@@ -105,13 +107,15 @@ def make_engine(
 
 
 def _bare(config: EngineConfig, task: Task, population: Population, device: str) -> BaseEngine:
-    if config.name in ("pool", "wire") and torch.device(device).type != "cpu":
+    if config.name in ("pool", "ray", "wire") and torch.device(device).type != "cpu":
         raise ConfigError(f"device={device!r} should be 'cpu' with engine.name={config.name!r}")
     if config.name == "wire":
         return Wire(task, population)
     plan = Plan(config.name == "stacked" or bool(config.stacked), config.chunk, config.channels_last)
     if config.name == "pool":
         return Pool(task, population, plan, config.workers)
+    if config.name == "ray":
+        return Ray(task, population, plan, config.workers, config.address)
     return Serial(task, population, plan, device)
 
 

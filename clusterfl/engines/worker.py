@@ -157,13 +157,14 @@ class Worker:
         return ClientError(call.label, first, f"only stacked with others: {type(cause).__name__}: {cause}")
 
     def score_rows(self, theta: Tree, rows: Tensor) -> Tensor:
-        """``[len(rows), 2]``: whether each test sample is answered right, and its loss."""
+        """``[len(rows), 3]``: whether each test sample is answered right, its loss, and the answer."""
         with one_thread(), torch.no_grad():
             theta = _to(theta, self.device)
             x, y = self.test.x[rows.to(self.device)], self.test.y[rows.to(self.device)]
             logits = self.task.logits(theta, x)
-            right = (logits.argmax(1) == y).double()
-            return torch.stack([right, self.task.per_sample(logits, y).double()], dim=1).cpu()
+            said = logits.argmax(1)
+            columns = [said == y, self.task.per_sample(logits, y), said]
+            return torch.stack([c.double() for c in columns], dim=1).cpu()
 
 
 def stacking(call: Call, sizes: Tensor, states: Mapping[int, Tree], chunk: int, *, exact: bool) -> Iterator[Tensor]:

@@ -21,12 +21,12 @@ from clusterfl.client import Batch, Client, Cohort, Payload, Shard, on_client, o
 from clusterfl.keys import Key
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
 from clusterfl.models.flow import Flow
+from clusterfl.parts.adam import adam, gradient_of
 from clusterfl.parts.aggregate import MeanBy, mean_by
 from clusterfl.parts.distance import label_ratios
 from clusterfl.parts.init import first_net, kmeans
 from clusterfl.parts.local import SGD, clipped, sgd
 from clusterfl.parts.prox import proximal
-from clusterfl.parts.pseudo import adam, gradient_of
 from clusterfl.parts.similarity import Similarity, align, between, by_cluster, look, similarity
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, repeat, row, select, take, unvector, vector

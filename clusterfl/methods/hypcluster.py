@@ -11,10 +11,11 @@ from torch import Tensor
 from clusterfl.client import Client, Cohort, Payload, on_client
 from clusterfl.keys import Key
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
+from clusterfl.parts.adam import adam_towards
 from clusterfl.parts.aggregate import MeanBy
 from clusterfl.parts.init import Start, Strategy
 from clusterfl.parts.local import SGD, Losses, losses, sgd
-from clusterfl.parts.server import adam, only_where, towards, zeros
+from clusterfl.parts.server import only_where, towards, zeros
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put
 
@@ -67,7 +68,7 @@ class HypCluster(Method[Hypotheses]):
         if self.server == "sgd":
             return Hypotheses(towards(state.centers, target, self.server_lr), assign)
         steps = state.steps + alive
-        centers, first, second = adam(state.centers, target, state.first, state.second, steps, self.server_lr)
+        centers, first, second = adam_towards(state.centers, target, state.first, state.second, steps, self.server_lr)
         moments = (only_where(alive, first, state.first), only_where(alive, second, state.second))
         return Hypotheses(only_where(alive, centers, state.centers), assign, *moments, steps)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
 from clusterfl.method import Method, Served, Single, serve_single
 from clusterfl.parts.init import first_net
@@ -38,7 +40,9 @@ class Local(Method[Single]):
         return serve_single(state.theta, ids, personal=True)
 
     def admit(self, state: Single, cohort: Cohort) -> Served:
-        cohort.run(self.train)
+        for t in range(cohort.round):  # as many rounds as the run had, lost ones included
+            with suppress(NoReplies):
+                cohort.at(t).run(self.train)
         return self.serve(state, cohort.ids)
 
     def cost(self, task: Task) -> tuple[int, int]:

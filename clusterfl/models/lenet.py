@@ -6,6 +6,7 @@ from torch import nn
 
 from clusterfl.errors import ConfigError
 from clusterfl.models.layers import Classifier, image, named, scaled
+from clusterfl.models.pooling import PooledConv2d
 
 
 def lenet(input_shape: tuple[int, ...], classes: int, *, padding: int | None = None, width: float = 1.0) -> Classifier:
@@ -24,8 +25,7 @@ def lenet(input_shape: tuple[int, ...], classes: int, *, padding: int | None = N
         raise ConfigError(f"padding={pad1} should be 0 to 2 and leave pixels of input_shape={input_shape}")
     c1, c2, f1, f2 = (scaled(size, width) for size in (6, 16, 120, 84))
     encoder = named(
-        conv1=nn.Conv2d(channels, c1, 5, padding=pad1),
-        pool1=nn.MaxPool2d(2),
+        conv1=PooledConv2d(channels, c1, 5, padding=pad1),
         relu1=nn.ReLU(),  # after the pool: the same function, on a quarter of the values
         conv2=nn.Conv2d(c1, c2, 5, padding=pad2),
         pool2=nn.MaxPool2d(2),

@@ -6,7 +6,6 @@ searched. Shapes: pseudo samples [C, M, *shape]; labels and energies [B].
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from clusterfl import keys
 from clusterfl.client import Client
 from clusterfl.keys import Key
 from clusterfl.models.generator import Generator
+from clusterfl.parts.adam import adam, gradient_of
 from clusterfl.task import Task
 from clusterfl.tree import Tree
 
@@ -107,30 +107,3 @@ def search(me: Client, theta: Tree, sampler: Sampler, found: Tree, iterations: i
         return gradient_of(lambda tree: sampler.value(me, theta, tree, steps[step]), found, stacked=me.stacked)
 
     return adam(gradient, found, iterations, sampler.lr)
-
-
-def adam(
-    gradient: Callable[[Tree, int], Tree], start: Tree, steps: int, lr: float, betas: tuple[float, float] = (0.9, 0.999)
-) -> Tree:
-    """Adam (Kingma and Ba, 2015) in plain tensors, so that it runs under ``vmap``; step numbers start at 1."""
-    x = start
-    mean = {n: torch.zeros_like(t) for n, t in x.items()}
-    square = dict(mean)
-    for step in range(1, steps + 1):
-        g = gradient(x, step)
-        mean = {n: m * betas[0] + g[n] * (1.0 - betas[0]) for n, m in mean.items()}
-        square = {n: v * betas[1] + g[n].square() * (1.0 - betas[1]) for n, v in square.items()}
-        rate, root = lr / (1.0 - betas[0] ** step), (1.0 - betas[1] ** step) ** 0.5
-        x = {n: t - rate * mean[n] / (square[n].sqrt() / root + 1e-8) for n, t in x.items()}
-    return x
-
-
-def gradient_of(value: Callable[[Tree], Tensor], at: Tree, *, stacked: bool) -> Tree:
-    """The gradient of a scalar function of a tree, inside ``vmap`` (``stacked``) or outside."""
-    if stacked:
-        functional: Tree = torch.func.grad(value)(at)
-        return functional
-    leaves = {n: t.detach().requires_grad_() for n, t in at.items()}
-    with torch.enable_grad():
-        grads = torch.autograd.grad(value(leaves), list(leaves.values()))
-    return dict(zip(leaves, grads, strict=True))

@@ -15,33 +15,6 @@ def towards(old: Tree, target: Tree, rate: float) -> Tree:
     return {n: old[n] + rate * (t - old[n]) if t.is_floating_point() else t for n, t in target.items()}
 
 
-def adam(
-    old: Tree,
-    target: Tree,
-    first: Tree,
-    second: Tree,
-    steps: Tensor,
-    rate: float,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-4,
-) -> tuple[Tree, Tree, Tree]:
-    """One step of Adam on stacks ``[K]``, with ``target - old`` as the downhill direction.
-
-    ``first`` and ``second`` are the moments and name the parameters that move; ``steps`` ``[K]`` counts this
-    step already. Buffers are taken from ``target``.
-    """
-    first = {n: beta1 * m + (1.0 - beta1) * (target[n] - old[n]) for n, m in first.items()}
-    second = {n: beta2 * v + (1.0 - beta2) * (target[n] - old[n]).square() for n, v in second.items()}
-    new = dict(target)
-    for n, m in first.items():
-        t = steps.clamp(min=1).to(m.dtype).reshape(-1, *([1] * (m.dim() - 1)))
-        speed = (second[n] / (1.0 - beta2**t)).sqrt() + eps
-        new[n] = old[n] + rate * (m / (1.0 - beta1**t)) / speed
-    return new, first, second
-
-
 def only_where(alive: Tensor, new: Tree, old: Tree) -> Tree:
     """Rows of ``new`` where ``alive``, of ``old`` elsewhere."""
     return {n: torch.where(alive.reshape(-1, *([1] * (t.dim() - 1))), t, old[n]) for n, t in new.items()}

@@ -159,6 +159,7 @@ def check_method(
     assert_close(reference, backwards, f"{method.name}: clients in another order", 100 * tolerance)
     _check_cost(method, task, population, reference)
     _check_admit(method, serial, reference)
+    _check_blind(method, task, population, reference)
     if counterpart is not None:
         check_same(method, counterpart)
 
@@ -211,6 +212,22 @@ def _check_cost(method: Method[Any], task: Task, population: Population, state: 
     metered = engine.traffic.total_down - down, engine.traffic.total_up - up
     formula = tuple(CLIENTS * c for c in method.cost(task))
     assert metered == formula, f"{method.name}: metered (down, up) {metered}, the formula says {formula}"
+
+
+def _check_blind(method: Method[Any], task: Task, population: Population, reference: Any) -> None:
+    """Test data is for measuring alone: neither training nor a newcomer's place may depend on it."""
+    test = population.test
+    other = Shards(-test.x, (test.y + 1) % CLASSES, test.rows, test.offsets)
+    engine = Serial(task, dataclasses.replace(population, test=other))
+    assert_equal(reference, play(method, engine), f"{method.name}: with other test data")
+    ids = torch.arange(CLIENTS, CLIENTS + UNSEEN)
+    try:
+        ours, theirs = (
+            method.admit(reference, e.cohort(ids, keys.key(11), 2)).index for e in (Serial(task, population), engine)
+        )
+    except NotDefined:
+        return
+    assert_equal(ours, theirs, f"{method.name}: places of newcomers with other test data")
 
 
 def _check_admit(method: Method[Any], engine: BaseEngine, state: Any) -> None:

@@ -84,6 +84,21 @@ def test_absolute_thresholds_and_the_other_gates() -> None:
     assert run(replace(EAGER, start_round=11), 12).clusters_found == 2
 
 
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_relative_thresholds_do_not_depend_on_the_size_of_updates(scale: float) -> None:
+    """The same problem in other units: fixed thresholds never cut it when updates are small."""
+    population = points(targets=scale * TARGETS, noise=0.02 * scale)
+
+    def found(method: CFL) -> Outcome:
+        engine = Stacked(point_task(), population)
+        return Simulation(method, population, engine, Schedule(30, eval_every=30)).run()
+
+    ours = found(EAGER)
+    assert ours.clusters is not None and ours.clusters.ari == 1.0
+    if scale == 0.01:
+        assert found(replace(EAGER, relative=False)).clusters_found == 1
+
+
 def test_branch_directions_are_mean_updates() -> None:
     found = run(EAGER, 12)
     first = found.state.splits[0]

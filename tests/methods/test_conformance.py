@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 
-from clusterfl.engines import Pool
+from clusterfl import keys
+from clusterfl.engines import Pool, Stacked
 from clusterfl.engines.flaky import Wrapper
 from clusterfl.method import Method
-from clusterfl.methods import AWCFL, CFL, FLHC, IFCA, MCFL, METHODS, FedAvg
+from clusterfl.methods import (
+    AWCFL,
+    CFL,
+    FCCA,
+    FLHC,
+    IFCA,
+    MCFL,
+    MDICFL,
+    METHODS,
+    FedAvg,
+    FedDS,
+    FedDSMIC,
+    FeSEM,
+    PerFedAvg,
+)
 from clusterfl.parts.local import SGD
-from clusterfl.testing import check_method, small_population, small_task
+from clusterfl.testing import check_method, check_same, play, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 SPLITTING: dict[str, object] = {"start_round": 1, "r1": 10.0, "r2": 0.0, "gap": None}  # a cut in every round
@@ -64,6 +81,42 @@ def test_cfl_before_its_first_split_is_fedavg() -> None:
 
 def test_fl_hc_with_one_cluster_is_fedavg() -> None:
     check_method(FLHC(k=1, start_round=1, local=LOCAL), counterpart=FedAvg(local=LOCAL))
+
+
+def test_feddsmic_with_one_cluster_is_per_fedavg() -> None:
+    one = FedDSMIC(k=1, local=LOCAL, init_from="independent", weights="uniform", inner_lr=0.05)
+    check_same(one, PerFedAvg(LOCAL, alpha=0.05))
+
+
+@pytest.mark.parametrize("wrapper", [AWCFL, MCFL])
+def test_a_wrapper_of_one_cluster_is_fedavg(wrapper: Any) -> None:
+    base = IFCA(k=1, local=LOCAL, init_from="independent")
+    check_same(wrapper(base), FedAvg(local=LOCAL, weights="uniform"))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(MDICFL(k=2, local=LOCAL, samples=2, iterations=5, privacy=p) for p in ("weak", "strong")),
+        FedDS(k=2, local=LOCAL, warmup=0),
+        FedDSMIC(k=2, local=LOCAL, warmup=0),
+        FCCA(k=2, local=LOCAL, warmup=0, flow_steps=3, blocks=2, hidden=8, draws=16),
+        FeSEM(k=2, local=LOCAL),
+        FeSEM(k=2, local=LOCAL, matched=True),
+        AWCFL(FeSEM(k=2, local=LOCAL)),
+        MCFL(FeSEM(k=2, local=LOCAL)),
+    ],
+    ids=lambda m: m.name,
+)
+def test_the_five_systems_say_how_clear_their_clusters_are(method: Method) -> None:
+    engine = Stacked(small_task(), small_population())
+    state, ids = play(method, engine, 1), torch.arange(engine.clients)
+    cohort = engine.cohort(ids, keys.key(5), 1)
+    after = method.round(state, cohort)
+    before, now = (method.serve(s, ids).index for s in (state, after))
+    assert {"clusters_alive", "moved", "k", "margin", "ties"} <= cohort.logged.keys()
+    assert cohort.logged["clusters_alive"] == len(now.unique())
+    assert cohort.logged["moved"] == pytest.approx(float((before != now).float().mean()))
 
 
 @pytest.mark.parametrize(

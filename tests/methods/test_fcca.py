@@ -161,6 +161,21 @@ def test_moments_are_those_of_all_clients_features() -> None:
     torch.testing.assert_close(after.moments[1].double(), std.clamp(min=0.1 * float(std.mean())), rtol=1e-3, atol=1e-4)
 
 
+def test_flows_see_standardised_features() -> None:
+    """ReLU features as they are have high cosines between everybody."""
+    y = torch.arange(40) % 3
+    raw = 30.0 + 5.0 * keys.normal(keys.key(1), 40, 4)
+    moments = torch.stack([raw.mean(dim=0), raw.std(dim=0)])
+    plain = (raw - moments[0]) / moments[1]
+    unit = torch.stack([torch.zeros(4), torch.ones(4)])
+    found, _ = fcca()._fit(client(raw, y), raw, moments, 5)
+    wanted, _ = fcca()._fit(client(plain, y), plain, unit, 5)
+    torch.testing.assert_close(found, wanted)
+    twice = torch.stack([raw.mean(dim=0), raw.square().mean(dim=0)])
+    assert torch.equal(fcca(recipe="literal")._moments(twice), unit)
+    assert not torch.equal(fcca()._moments(twice), unit)
+
+
 def test_projection_is_orthonormal() -> None:
     q = _projection(200, 64)
     torch.testing.assert_close(q.T @ q, torch.eye(64), atol=1e-5, rtol=0)

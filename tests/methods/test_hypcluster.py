@@ -11,8 +11,9 @@ from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.methods import IFCA, FedAvg, HypCluster
 from clusterfl.models import build_model
+from clusterfl.parts.adam import adam_towards
 from clusterfl.parts.local import SGD
-from clusterfl.parts.server import adam, zeros
+from clusterfl.parts.server import zeros
 from clusterfl.task import Task
 from clusterfl.testing import check_method, check_same, play, small_population, small_task
 from clusterfl.tree import row
@@ -47,7 +48,7 @@ def test_adam_is_torchs() -> None:
     for t in range(3):
         target = task.init_stack(keys.key(5 + t), 2)
         steps = steps + 1
-        new, first, second = adam(centers, target, first, second, steps, 0.1)
+        new, first, second = adam_towards(centers, target, first, second, steps, 0.1)
         for k in range(2):
             for n, p in theirs[k].items():
                 p.grad = centers[n][k] - target[n][k]

@@ -27,9 +27,10 @@ from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.md_icfl import MDICFL, MDState
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
+from clusterfl.parts.adam import adam, gradient_of
 from clusterfl.parts.distance import class_distance, label_ratios, outputs
 from clusterfl.parts.local import SGD, Train
-from clusterfl.parts.pseudo import BackSearch, GeneratorSearch, Prior, adam, gradient_of, search
+from clusterfl.parts.pseudo import BackSearch, GeneratorSearch, Prior, search
 from clusterfl.task import Task
 from clusterfl.testing import CLASSES, CLIENTS, assert_equal, check_method, play, small_population, small_task
 from clusterfl.tree import Tree, row, take

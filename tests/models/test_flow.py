@@ -136,6 +136,11 @@ def test_permutations_are_fixed_forever() -> None:
     assert [order[i] for i in _undo(64, 3)] == list(range(64))
 
 
+def test_all_its_tensors_can_be_trained_and_averaged() -> None:
+    """Permutations are no part of the model, so nothing in it is an integer or has no gradient."""
+    assert {t.dtype for t in Flow(6, 3).init(KEY).values()} == {torch.float32}
+
+
 def test_size() -> None:
     assert nbytes(Flow(64, 10).init(KEY)) == 4 * 55_296
 

@@ -1,0 +1,72 @@
+"""Adam (Kingma and Ba, 2015) in plain tensors, so that it runs under ``vmap`` and over stacks of models.
+
+Twice, for its two uses: a search for many steps with one rate, and one server step on K models, each of which
+has had its own number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from clusterfl.tree import Tree
+
+
+def moments(first: Tree, second: Tree, g: Tree, beta1: float, beta2: float) -> tuple[Tree, Tree]:
+    """The running means of a gradient and of its square, one step on; ``first`` names what moves."""
+    first = {n: m * beta1 + g[n] * (1.0 - beta1) for n, m in first.items()}
+    second = {n: v * beta2 + g[n].square() * (1.0 - beta2) for n, v in second.items()}
+    return first, second
+
+
+def adam(
+    gradient: Callable[[Tree, int], Tree], start: Tree, steps: int, lr: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> Tree:
+    """``start`` after some steps down; step numbers begin at 1."""
+    x = start
+    first = {n: torch.zeros_like(t) for n, t in x.items()}
+    second = first
+    for step in range(1, steps + 1):
+        first, second = moments(first, second, gradient(x, step), *betas)
+        rate, root = lr / (1.0 - betas[0] ** step), (1.0 - betas[1] ** step) ** 0.5
+        x = {n: t - rate * first[n] / (second[n].sqrt() / root + 1e-8) for n, t in x.items()}
+    return x
+
+
+def adam_towards(
+    old: Tree,
+    target: Tree,
+    first: Tree,
+    second: Tree,
+    steps: Tensor,
+    rate: float,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-4,
+) -> tuple[Tree, Tree, Tree]:
+    """One step on stacks ``[K]``, with ``target - old`` as the downhill direction: new models and moments.
+
+    ``first`` and ``second`` are the moments and name the parameters that move; ``steps`` ``[K]`` counts this
+    step already. Buffers are taken from ``target``.
+    """
+    first, second = moments(first, second, {n: target[n] - old[n] for n in first}, beta1, beta2)
+    new = dict(target)
+    for n, m in first.items():
+        t = steps.clamp(min=1).to(m.dtype).reshape(-1, *([1] * (m.dim() - 1)))
+        speed = (second[n] / (1.0 - beta2**t)).sqrt() + eps
+        new[n] = old[n] + rate * (m / (1.0 - beta1**t)) / speed
+    return new, first, second
+
+
+def gradient_of(value: Callable[[Tree], Tensor], at: Tree, *, stacked: bool) -> Tree:
+    """The gradient of a scalar function of a tree, inside ``vmap`` (``stacked``) or outside."""
+    if stacked:
+        functional: Tree = torch.func.grad(value)(at)
+        return functional
+    leaves = {n: t.detach().requires_grad_() for n, t in at.items()}
+    with torch.enable_grad():
+        grads = torch.autograd.grad(value(leaves), list(leaves.values()))
+    return dict(zip(leaves, grads, strict=True))

@@ -1,0 +1,117 @@
+"""Ray actors answer as the pool's workers do, and are replaced when they die."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clusterfl import Config, keys
+from clusterfl.client import Client, Payload, on_client
+from clusterfl.engines import Plan, Pool, Ray
+from clusterfl.errors import ClientError, ConfigError
+from clusterfl.method import Procedures
+from clusterfl.methods.fedavg import FedAvg
+from clusterfl.methods.fedper import FedPer
+from clusterfl.methods.ifca import IFCA
+from clusterfl.parts.local import SGD
+from clusterfl.testing import assert_equal, play, small_population, small_task
+
+ray = pytest.importorskip("ray", reason="the ray engine needs the extra: pip install 'clusterfl[ray]'")
+
+RULE = SGD(lr=0.1, batch=10, epochs=1)
+IDS = torch.arange(12)
+CORES = 4  # logical ones: two engines with two actors each may be there at once
+METHODS: list[Any] = [FedAvg(local=RULE), IFCA(k=2, local=RULE), FedPer(local=RULE)]
+
+
+@dataclass(frozen=True)
+class Fragile(Procedures):
+    @on_client
+    def fail(self, me: Client, i: Tensor) -> dict[str, Payload]:
+        if int(i) == 5:
+            raise ZeroDivisionError("bad luck")
+        return {"i": i}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A cluster that is already there: engines join it and leave it as it was."""
+    from clusterfl.engines.ray import connect
+
+    assert connect(CORES, None)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module", params=["eager", "stacked"])
+def pair(request: Any, cluster: None) -> Iterator[tuple[Pool, Ray]]:
+    plan = Plan(stacked=request.param == "stacked", chunk=5)
+    with (
+        Pool(small_task(), small_population(), plan, workers=1) as pool,
+        Ray(small_task(), small_population(), plan, workers=2) as actors,
+    ):
+        yield pool, actors
+    assert ray.is_initialized(), "the cluster was not the engine's to end"
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_ray_equals_pool_bit_for_bit(method: Any, pair: tuple[Pool, Ray]) -> None:
+    pool, actors = pair
+    states = []
+    for engine in pair:
+        engine.set_states({})
+        states.append(play(method, engine))
+    assert_equal(*states, "ray and pool")
+    assert_equal(pool.states(), actors.states(), "what clients keep")
+    assert bool(actors.states()) == (method.name == "fedper")
+    served = method.serve(states[0], IDS)
+    assert_equal(*(e.evaluate(method, served, IDS, keys.key(1)) for e in pair), "evaluation")
+
+
+@pytest.mark.parametrize("pair", ["eager"], indirect=True)
+def test_an_actor_that_is_killed_is_replaced_and_the_result_is_the_same(pair: tuple[Pool, Ray]) -> None:
+    pool, actors = pair
+    for engine in pair:
+        engine.set_states({})
+    method = FedPer(local=RULE)
+    expected = play(method, pool)
+    before = actors._members[0].actor
+    ray.kill(before)
+    assert_equal(expected, play(method, actors), "after the death")
+    assert_equal(pool.states(), actors.states(), "what clients keep")
+    assert actors._members[0].actor is not before
+
+
+@pytest.mark.parametrize("pair", ["eager"], indirect=True)
+def test_errors_name_the_procedure_and_the_client_or_what_is_missing(pair: tuple[Pool, Ray]) -> None:
+    cohort = pair[1].cohort(IDS, keys.key(0))
+    with pytest.raises(RuntimeError, match=r"a Ray actor cannot answer: .*No module named 'test_ray'"):
+        cohort.run(Fragile().fail, i=IDS)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with pytest.raises(ClientError, match=r"Fragile\.fail failed on client 5: ZeroDivisionError: bad luck"):
+        cohort.run(Fragile().fail, i=IDS)
+
+
+def test_a_config_names_it(cluster: None) -> None:
+    built = Config.load(
+        None, ["engine.name=ray", "engine.workers=1", "data.clients=4", "data.samples=10", "rounds=1"]
+    ).build()
+    assert built.config.engine.stacked is True
+    assert built.simulation.run().accuracy.mean > 0.0
+    built.simulation.engine.close()
+    with pytest.raises(ConfigError, match=r"engine\.workers=5 should be at most 4, the cores of the Ray cluster"):
+        Ray(small_task(), small_population(), workers=CORES + 1)
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "ray" else find(name, *a))
+    with pytest.raises(ConfigError, match=r"pip install 'clusterfl\[ray\]'"):
+        Ray(small_task(), small_population(), workers=1)
