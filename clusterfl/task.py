@@ -169,8 +169,16 @@ class Task:
 
     def _call(self, theta: Tree, x: Tensor, *, training: bool) -> Tensor:
         self._set_mode(training, alone=training and self.coupled and x.shape[0] == 1)
-        answer: Tensor = self.module(x) if self._bound is theta else functional_call(self.module, theta, (x,))
+        answer: Tensor
+        answer = self.module(x) if self._bound is theta else functional_call(self.module, self._ordered(theta), (x,))
         return answer
+
+    def _ordered(self, theta: Tree) -> Tree:
+        """Kernels in the order of the images that they meet."""
+        if not self.channels_last:
+            return theta
+        last = torch.channels_last
+        return {n: t.contiguous(memory_format=last) if t.dim() == 4 else t for n, t in theta.items()}
 
     def _set_mode(self, training: bool, alone: bool) -> None:
         """A sample alone has no moments: BatchNorm then uses the running ones, and leaves them as they are."""

@@ -22,7 +22,7 @@ from clusterfl.engines.auto import choose, describe, usable_cores
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.pool import Pool, _shared
 from clusterfl.engines.serial import Serial
-from clusterfl.method import Method
+from clusterfl.method import Method, Single
 from clusterfl.methods import METHODS
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.tree import Tree
@@ -42,6 +42,7 @@ class Result:
     limit: float
     evaluation: float
     peak_mb: float
+    training: float | None = None  # a FedAvg round of the same local training, for methods that do more
 
     def json(self) -> dict[str, Any]:
         return {
@@ -50,6 +51,8 @@ class Result:
             "speedup_vs_limit": self.limit / self.seconds,
             "loop_seconds": self.loop,
             "limit_seconds": self.limit,
+            "training_seconds": self.training,
+            "times_training": None if self.training is None else self.seconds / self.training,
             "evaluation_seconds": self.evaluation,
             "peak_mb": self.peak_mb,
             "engine": self.engine,
@@ -61,7 +64,7 @@ def bench(work: Workload, root: Path | None, repeats: int) -> Result:
     """Times a workload beside the plain loop and the loop in one process per core."""
     pop, data = population(work, root)
     task = work.task()
-    choice = choose(task, pop, work.rule, per_round=work.clients, rounds=10_000)
+    choice = choose(task, pop, work.rule, per_round=work.clients, rounds=10_000, fresh=True)
     method = make_method(work)
     start = task.init(keys.key(0))
     with ExitStack() as stack:
@@ -90,11 +93,21 @@ def bench(work: Workload, root: Path | None, repeats: int) -> Result:
             plain_loop(work, pop, range(work.clients), start, usable_cores(), turn)
             return time.perf_counter() - began
 
-        seconds, loop_seconds, limit_seconds = interleaved([ours, loop, limit], repeats)
+        plain = FedAvg(local=work.rule)
+
+        def training(turn: int) -> float:
+            torch.set_num_threads(1)
+            began = time.perf_counter()
+            plain.round(Single(start), engine.cohort(ids, keys.fold_in(keys.key(2), turn), turn))
+            return time.perf_counter() - began
+
+        turns = [ours, loop, limit] if work.method == "fedavg" else [ours, loop, limit, training]
+        seconds, loop_seconds, limit_seconds, *rest = interleaved(turns, repeats)
         peak = peak_mb(engine)
     how = describe(choice.plan, choice.workers, choice.step)
+    evaluation = statistics.median(scoring[1:] or scoring)
     return Result(
-        work.name, data, how, seconds, loop_seconds, limit_seconds, statistics.median(scoring[1:] or scoring), peak
+        work.name, data, how, seconds, loop_seconds, limit_seconds, evaluation, peak, rest[0] if rest else None
     )
 
 

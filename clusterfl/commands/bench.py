@@ -69,12 +69,14 @@ def lines(name: str, got: dict[str, Any]) -> list[str]:
             f"peak {p['peak_mb']:.0f} MB"
             for p in got["points"]
         ]
+    times = got["times_training"]
+    more = "" if times is None else f"; {times:.2f}x its training alone ({got['training_seconds']:.2f} s)"
     return [
         f"{name:13s} {got['seconds']:7.3f} s a round   "
         f"{got['speedup_vs_loop']:5.2f}x the loop ({got['loop_seconds']:.2f} s)   "
         f"{got['speedup_vs_limit']:5.2f}x the limit ({got['limit_seconds']:.2f} s)   "
         f"evaluation {got['evaluation_seconds']:.3f} s   peak {got['peak_mb']:.0f} MB",
-        f"{'':13s} {got['engine']}; {got['data']}",
+        f"{'':13s} {got['engine']}; {got['data']}{more}",
     ]
 
 

@@ -14,7 +14,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import platformdirs
 import torch
 from torch import nn
 
-from clusterfl import keys
+from clusterfl import __version__, keys
 from clusterfl.client import Call
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines.worker import Plan, Worker
@@ -32,6 +32,7 @@ from clusterfl.task import Task
 log = logging.getLogger(__name__)
 
 STEPS = 3  # local steps per timing
+TRIES = 3  # timings, of which the best counts
 START = 3.0  # seconds to start worker processes
 CALL = 0.01  # seconds that a call through worker processes costs by itself
 
@@ -46,14 +47,23 @@ class Choice:
 
 
 def choose(
-    task: Task, population: Population, rule: SGD, *, per_round: int, rounds: int, alone: bool = False
+    task: Task,
+    population: Population,
+    rule: SGD,
+    *,
+    per_round: int,
+    rounds: int,
+    alone: bool = False,
+    fresh: bool = False,
 ) -> Choice:
-    """The fastest plan for this model and these clients on this machine; ``alone``: in this process."""
+    """The fastest plan for this model and these clients on this machine; ``alone``: in this process; ``fresh``:
+    whatever the cache says."""
     cores = 1 if alone else usable_cores()
     place = _cache_file(task, population, rule, per_round, cores)
-    timed = _cached(place)
+    timed = None if fresh else _cached(place)
     if timed is None:
-        timed = [(plan, measure(task, population, plan, rule)) for plan in candidates(task, per_round, cores)]
+        plans = list(candidates(task, per_round, cores))
+        timed = list(zip(plans, measure(task, population, plans, rule, per_round), strict=True))
         _store(place, timed)
     plan, step = min(timed, key=lambda p: p[1])
     sizes = population.train.sizes[: population.clients]
@@ -89,24 +99,36 @@ def convolutional(task: Task) -> bool:
     return any(isinstance(m, nn.modules.conv._ConvNd) for m in task.module.modules())
 
 
-def measure(task: Task, population: Population, plan: Plan, rule: SGD) -> float:
-    """Seconds per client and local step: the best of three short tries."""
-    m = min(plan.chunk if plan.stacked else 1, population.clients)
-    ids = population.train.sizes[: population.clients].argsort(descending=True)[:m].sort().values
-    parts = [population.train.of(int(i)) for i in ids]
+def measure(task: Task, population: Population, plans: Sequence[Plan], rule: SGD, per_round: int) -> list[float]:
+    """Seconds per client and local step of each plan: the best of three short tries, in turns."""
+    tries = [_trial(task, population, plan, rule, per_round) for plan in plans]
+    best = [float("inf")] * len(plans)
+    try:
+        for _ in range(TRIES):
+            best = [min(b, trial()) for b, trial in zip(best, tries, strict=True)]
+    finally:
+        task.channels_last = False  # the engine that is made afterwards says what it is
+    return best
+
+
+def _trial(task: Task, population: Population, plan: Plan, rule: SGD, per_round: int) -> Callable[[], float]:
+    """Clients as a round would meet them: where sizes differ, a plan that stacks pays for it here too."""
+    some = population.train.sizes[: population.clients].nonzero().flatten()  # a client without data is never asked
+    m = min(max(plan.chunk, 8) if plan.stacked else 2, per_round, len(some))
+    ids = some[keys.choice(keys.fold_in(keys.key(0), "calibration"), len(some), m)]
+    parts = [population.train.of(i) for i in ids.tolist()]
     worker = Worker(task, Shards.from_parts(parts), Shards.from_parts([(x[:1], y[:1]) for x, y in parts]), plan)
     short = replace(rule, epochs=None, steps=STEPS)
     call = Call(Train(short), "train", torch.arange(m), {"theta": task.init(keys.key(0))}, {}, keys.key(0), 0)
-    best = float("inf")
-    try:
-        for _ in range(3):
-            began = time.perf_counter()
-            for _ in worker.run(call):
-                pass
-            best = min(best, time.perf_counter() - began)
-    finally:
-        task.channels_last = False  # the engine that is made afterwards says what it is
-    return best / (m * STEPS)
+
+    def trial() -> float:
+        task.channels_last = plan.channels_last
+        began = time.perf_counter()
+        for _ in worker.run(call):
+            pass
+        return (time.perf_counter() - began) / (m * STEPS)
+
+    return trial
 
 
 def usable_cores() -> int:
@@ -119,7 +141,9 @@ def usable_cores() -> int:
 def _cache_file(task: Task, population: Population, rule: SGD, per_round: int, cores: int) -> Path:
     shapes = [(n, tuple(p.shape)) for n, p in task.module.named_parameters()]
     what = (repr(task.module), shapes, population.input_shape, rule.batch, rule.momentum, min(per_round, 100 * cores))
-    where = (torch.__version__, cores, platform.machine(), platform.processor())
+    sizes = population.train.sizes[: population.clients].double()
+    spread = [int(q) for q in sizes.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64))]
+    where = (__version__, spread, torch.__version__, cores, platform.machine(), platform.processor())
     digest = hashlib.sha256(repr((what, where)).encode()).hexdigest()[:24]
     return Path(platformdirs.user_cache_dir("clusterfl")) / "engines" / f"{digest}.json"
 

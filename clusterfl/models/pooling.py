@@ -22,5 +22,5 @@ class PooledConv2d(nn.Conv2d):
             return F.max_pool2d(super().forward(x), 2)
         shifted = torch.cat([F.pad(self.weight, (j, 1 - j, i, 1 - i)) for i in (0, 1) for j in (0, 1)])
         places = F.conv2d(x, shifted, None, stride=2, padding=self.padding)
-        pooled = places.unflatten(1, (4, self.out_channels)).amax(dim=1)
+        pooled: Tensor = places.unflatten(1, (4, self.out_channels)).amax(dim=1)
         return pooled if self.bias is None else pooled + self.bias[:, None, None]
