@@ -115,6 +115,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "matched": right and right.matched,
             "soft_truth": population.soft_truth,
             "clusters_found": outcome.clusters_found,
+            "settled": settled(outcome.records) if outcome.method.clustered else None,
             "true_clusters": population.true_clusters,
             "intra_accuracy": outcome.intra,
             "inter_accuracy": outcome.inter,
@@ -133,6 +134,11 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "unseen_assignments": {str(population.clients + j): k for j, k in enumerate(admitted)},
         }
     )
+
+
+def settled(records: Sequence[Record]) -> int:
+    """The last round in which a client changed its cluster (0: none ever did)."""
+    return max((r.round for r in records if r.moved > 0), default=0)
 
 
 def under_attack(config: Config, population: Population, last: Record) -> dict[str, Any]:

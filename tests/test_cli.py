@@ -183,8 +183,22 @@ def test_compare(tmp_path: Path) -> None:
         "compare", *SMALL, "--methods", "ifca", "--seeds", "0-1", "--out", "t", "--json", "--quiet", folder=tmp_path
     )
     assert again.exit_code == 0 and json.loads(again.stdout)["methods"][2]["ari"] == ifca["ari"]
-    other = call("compare", *SMALL, "--methods", "ifca", "--seeds", "0-2", "--out", "t", folder=tmp_path)
+    other = call("compare", *SMALL, "--set", "local.lr=0.3", "--seeds", "0-1", "--out", "t", folder=tmp_path)
     assert other.exit_code == 2 and "holds another run" in other.stderr
+
+
+def test_compare_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    words = ["compare", *SMALL, "--methods", "ifca", "--out", "t", "--quiet"]
+    assert call(*words, "--seeds", "0", folder=tmp_path).exit_code == 0
+    runs = tmp_path / "t" / "runs"
+    (runs / "fedavg-seed0" / "summary.json").unlink()  # it was stopped in the middle of this one
+    old = {f.parent.name: f.stat().st_mtime_ns for f in runs.glob("*/rounds.jsonl")}
+    assert call(*words, "--seeds", "0-1", folder=tmp_path).exit_code == 0
+    new = {f.parent.name: f.stat().st_mtime_ns for f in runs.glob("*/rounds.jsonl")}
+    assert {name for name in old if new[name] != old[name]} == {"fedavg-seed0"}
+    assert {"local-seed1", "fedavg-seed1", "ifca-seed1"} <= new.keys()
+    found = json.loads((tmp_path / "t" / "compare.json").read_text())
+    assert [len(m["runs"]) for m in found["methods"]] == [2, 2, 2]
 
 
 def test_compare_counts_bytes_to_an_accuracy(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import multiprocessing as mp
 
 from clusterfl import keys
+from clusterfl.bench.peers import Peers
 from clusterfl.bench.workloads import WORKLOADS, Workload, plain_loop, population
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines.auto import choose, describe, usable_cores
@@ -43,6 +44,8 @@ class Result:
     evaluation: float
     peak_mb: float
     training: float | None = None  # a FedAvg round of the same local training, for methods that do more
+    peers: dict[str, float] | None = None  # other simulators, where they were asked for
+    missing: dict[str, str] | None = None  # those that are not installed, and their packages
 
     def json(self) -> dict[str, Any]:
         return {
@@ -57,11 +60,12 @@ class Result:
             "peak_mb": self.peak_mb,
             "engine": self.engine,
             "data": self.data,
+            **({} if self.peers is None else {"peers": self.peers, "peers_not_installed": self.missing}),
         }
 
 
-def bench(work: Workload, root: Path | None, repeats: int) -> Result:
-    """Times a workload beside the plain loop and the loop in one process per core."""
+def bench(work: Workload, root: Path | None, repeats: int, *, peers: bool = False) -> Result:
+    """Times a workload beside the plain loop and the loop in one process per core, and other simulators."""
     pop, data = population(work, root)
     task = work.task()
     choice = choose(task, pop, work.rule, per_round=work.clients, rounds=10_000, fresh=True)
@@ -102,12 +106,24 @@ def bench(work: Workload, root: Path | None, repeats: int) -> Result:
             return time.perf_counter() - began
 
         turns = [ours, loop, limit] if work.method == "fedavg" else [ours, loop, limit, training]
-        seconds, loop_seconds, limit_seconds, *rest = interleaved(turns, repeats)
+        others = Peers(work, pop, start, stack) if peers else None
+        measured = interleaved([*turns, *(others.turns() if others else ())], repeats)
+        seconds, loop_seconds, limit_seconds, *rest = measured[: len(turns)]
         peak = peak_mb(engine)
     how = describe(choice.plan, choice.workers, choice.step)
     evaluation = statistics.median(scoring[1:] or scoring)
     return Result(
-        work.name, data, how, seconds, loop_seconds, limit_seconds, evaluation, peak, rest[0] if rest else None
+        work.name,
+        data,
+        how,
+        seconds,
+        loop_seconds,
+        limit_seconds,
+        evaluation,
+        peak,
+        rest[0] if rest else None,
+        others.seconds() if others else None,
+        others.missing if others else None,
     )
 
 

@@ -24,6 +24,9 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Two turns of mclr, mlp, lenet, ifca; under 3 minutes.")
     ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Time pfl, fluke, Flower and CFLA too, those that are installed.")
+    ] = False,
     data_root: DataRoot = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -38,6 +41,7 @@ def bench(
     Examples:
       clusterfl bench --quick
       clusterfl bench --workloads mclr,lenet --repeats 7 --json
+      clusterfl bench --workloads mclr,mlp,lenet --peers
     """
     set_logging(verbose, quiet)
     from clusterfl.bench.measure import bench as measure
@@ -53,7 +57,7 @@ def bench(
         if name == "scale":
             found[name] = {"points": list(scaling())}
         else:
-            result = measure(WORKLOADS[name], data_root, 2 if quick else repeats)
+            result = measure(WORKLOADS[name], data_root, 2 if quick else repeats, peers=peers)
             found[name] = result.json()
         if not quiet and not json:
             for line in lines(name, found[name]):
@@ -77,6 +81,14 @@ def lines(name: str, got: dict[str, Any]) -> list[str]:
         f"{got['speedup_vs_limit']:5.2f}x the limit ({got['limit_seconds']:.2f} s)   "
         f"evaluation {got['evaluation_seconds']:.3f} s   peak {got['peak_mb']:.0f} MB",
         f"{'':13s} {got['engine']}; {got['data']}{more}",
+        *(
+            f"{'':13s} {peer}: {took:.3f} s, {took / got['seconds']:.2f}x as long"
+            for peer, took in got.get("peers", {}).items()
+        ),
+        *(
+            f"{'':13s} {peer}: not installed (pip install {package})"
+            for peer, package in got.get("peers_not_installed", {}).items()
+        ),
     ]
 
 

@@ -54,8 +54,13 @@ def check_out(folder: Path, config: str, force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder} should be a folder, but is a file")
     there = folder / "config.toml"
-    if there.exists() and not force and _what(there.read_text(encoding="utf-8")) != _what(config):
+    if there.exists() and not force and not same_run(there.read_text(encoding="utf-8"), config):
         raise ConfigError(f"--out {folder} holds another run and should be a new folder, or add --force")
+
+
+def same_run(a: str, b: str) -> bool:
+    """Whether two configs learn the same."""
+    return bool(_what(a) == _what(b))
 
 
 def _what(config: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json as jsonlib
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from clusterfl.commands.common import (
     Verbose,
     check_out,
     picture,
+    same_run,
     say_json,
     set_logging,
     simulate,
@@ -31,7 +33,7 @@ from clusterfl.commands.common import (
 from clusterfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from clusterfl.loop import Record
+    from clusterfl.config import Config
 
 ALWAYS = ("local", "fedavg")  # a table without them says little
 FIGURES = (
@@ -45,6 +47,7 @@ FIGURES = (
     "ari",
     "nmi",
     "clusters_found",
+    "settled",
     "intra_accuracy",
     "inter_accuracy",
     "unseen_accuracy",
@@ -84,7 +87,8 @@ def compare(
     """Compare methods on one scenario: mean ± standard deviation over seeds.
 
     A method takes its parameters from the config's [methods.NAME] table ([method] for the one named there);
-    the number of clusters k of [method] goes to all that have one.
+    the number of clusters k of [method] goes to all that have one. Runs that are in the folder already, of an
+    interrupted comparison or of one with fewer methods or seeds, are not run again (unless --force).
 
     \b
     Examples:
@@ -104,8 +108,7 @@ def compare(
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     configs = {name: base.with_method(name) for name in names}  # all of them are checked before any starts
     folder = out or Path("runs") / f"compare-{config.stem if config else 'demo'}"
-    what = f"# clusterfl compare --methods {','.join(names)} --seeds {','.join(map(str, numbers))}\n"
-    check_out(folder, what + base.toml(), force)
+    check_out(folder, base.toml(), force)
 
     summaries: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     pictures: dict[str, list[str]] = {}
@@ -113,13 +116,16 @@ def compare(
         for seed in numbers:
             population = base.with_seed(seed).population()  # the same clients for every method
             for name in names:
-                built = configs[name].with_seed(seed).build(population)
-                outcome = simulate(built, shown, f"{name}, seed {seed}")
-                found = write_run(folder / "runs" / f"{name}-seed{seed}", built.config, population, outcome)
+                one, place = configs[name].with_seed(seed), folder / "runs" / f"{name}-seed{seed}"
+                found = None if force else finished(place, one)
+                if found is None:
+                    built = one.build(population)
+                    outcome = simulate(built, shown, f"{name}, seed {seed}")
+                    found = write_run(place, built.config, population, outcome)
                 if reach is not None:
-                    found[REACHED] = spent_until(reach, outcome.records)
+                    found[REACHED] = spent_until(reach, place)
                 summaries[name].append(found)
-                if name not in pictures and built.config.method.clustered:
+                if name not in pictures and one.method.clustered:
                     pictures[name] = picture(found, population)
     result = {
         "data": summaries[names[0]][0]["data"],
@@ -129,7 +135,7 @@ def compare(
         "reach": reach,
         "methods": [row(name, summaries[name], figures(reach)) for name in names],
     }
-    write(folder / "config.toml", (what + base.toml()).encode())
+    write(folder / "config.toml", base.toml().encode())
     write(folder / "compare.json", (jsonlib.dumps(result, indent=2) + "\n").encode())
     write(folder / "table.csv", as_csv(result).encode())
     write(folder / "table.md", as_markdown(result).encode())
@@ -165,12 +171,25 @@ def parse_seeds(text: str) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def spent_until(level: float, records: Sequence[Record]) -> int | None:
+def finished(folder: Path, config: Config) -> dict[str, Any] | None:
+    """The summary of a run that an earlier, interrupted comparison finished here."""
+    try:
+        resolved = config.model_copy(update={"data": config.data.resolved()})
+        if not same_run((folder / "config.toml").read_text(encoding="utf-8"), resolved.toml()):
+            return None
+        found: dict[str, Any] = jsonlib.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if {*FIGURES, "seed", "k", "assignments"} <= found.keys() else None
+
+
+def spent_until(level: float, folder: Path) -> int | None:
     """Bytes up and down until the mean accuracy over clients first was at least ``level``; None: never."""
     from clusterfl.metrics import bytes_to_accuracy
 
-    means = [float(r.accuracy.nanmean()) for r in records]
-    return bytes_to_accuracy(level, means, [r.bytes_up + r.bytes_down for r in records])
+    rounds = [jsonlib.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+    means = [math.nan if r["accuracy_mean"] is None else r["accuracy_mean"] for r in rounds]
+    return bytes_to_accuracy(level, means, [r["bytes_up"] + r["bytes_down"] for r in rounds])
 
 
 def figures(reach: float | None) -> tuple[str, ...]:
@@ -188,7 +207,7 @@ def row(name: str, runs: list[dict[str, Any]], names: Sequence[str] = FIGURES) -
     return {"method": name, **found, "runs": [{k: run[k] for k in keep} for run in runs]}
 
 
-HEAD = ("method", "accuracy", "worst 5", "ARI", "clusters", "unseen", "MB up", "MB down", "seconds")
+HEAD = ("method", "accuracy", "worst 5", "ARI", "clusters", "settled", "unseen", "MB up", "MB down", "seconds")
 ATTACKED = ("method", "honest", "worst cluster", "ARI honest", "clusters", "rejected", "MB up", "MB down", "seconds")
 
 
@@ -237,6 +256,7 @@ def _cells(entry: dict[str, Any], *, attacked: bool) -> list[str]:
         pair("accuracy_bottom5", 100),
         pair("ari"),
         pair("clusters_found", digits=1),
+        pair("settled", digits=1),
         pair("unseen_accuracy", 100),
         mean("bytes_up", 1e-6),
         mean("bytes_down", 1e-6),
