@@ -51,7 +51,7 @@ class MDICFL(Method[MDState]):
     k: int = 4
     local: SGD = SGD()
     init_from: Strategy = "kmeans-local"  # the paper's random start, "independent", can freeze (docs)
-    init_rounds: int = 1  # how many times as long as later ones the local round of that start is
+    init_rounds: int = 3  # how many times as long as later ones the local round of that start is
     privacy: Literal["weak", "strong"] = "weak"  # algorithm 1 or 2
     sampler: Literal["back-search", "generator"] = "back-search"  # eq. 6 or 7: MD-ICFL-1 or -2
     samples: int = 30  # M: pseudo samples per class and cluster
