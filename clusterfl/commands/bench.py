@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +28,9 @@ def bench(
     peers: Annotated[
         bool, typer.Option("--peers", help="Time pfl, fluke, Flower and CFLA too, those that are installed.")
     ] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curve of the workload 'scale'.")
+    ] = None,
     data_root: DataRoot = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -46,6 +50,7 @@ def bench(
     set_logging(verbose, quiet)
     from clusterfl.bench.measure import bench as measure
     from clusterfl.bench.workloads import WORKLOADS
+    from clusterfl.report.scaling import draw_scaling
 
     known = [*WORKLOADS, "scale"]
     names = ["mclr", "mlp", "lenet", "ifca"] if quick else known if workloads == "all" else workloads.split(",")
@@ -56,6 +61,8 @@ def bench(
     for name in names:
         if name == "scale":
             found[name] = {"points": list(scaling())}
+            if plot is not None:
+                draw_scaling(found[name]["points"], plot)
         else:
             result = measure(WORKLOADS[name], data_root, 2 if quick else repeats, peers=peers)
             found[name] = result.json()

@@ -45,6 +45,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} should be at least 1")
+        if self.address is not None and self.address != "auto" and ":" not in self.address:
+            raise ValueError(f"address={self.address!r} should be 'auto' or 'host:port'")
         if self.clip_updates is not None and not self.clip_updates > 0:
             raise ValueError(f"clip_updates={self.clip_updates} should be above 0")
 

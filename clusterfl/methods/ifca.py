@@ -30,7 +30,7 @@ class IFCA(Method[Clusters]):
     k: int = 4
     local: SGD = SGD()
     # The authors' code has three: 'independent' (MNIST), 'resample-balanced' (CIFAR), 'shared-body' (FEMNIST).
-    init_from: Strategy = "loss-pp"
+    init_from: Strategy = "kmeans-local"
     weights: Literal["size", "uniform"] = "uniform"
     aggregate: Rule = "mean"
     attackers: float = 0.2  # the share of a cluster's clients that a robust rule withstands
