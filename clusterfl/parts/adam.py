@@ -26,12 +26,21 @@ def adam(
 ) -> Tree:
     """``start`` after some steps down; step numbers begin at 1."""
     x = start
-    first = {n: torch.zeros_like(t) for n, t in x.items()}
-    second = first
+    first: Tree = {}
+    second: Tree = {}
     for step in range(1, steps + 1):
-        first, second = moments(first, second, gradient(x, step), *betas)
+        g = gradient(x, step)
         rate, root = lr / (1.0 - betas[0] ** step), (1.0 - betas[1] ** step) ** 0.5
-        x = {n: t - rate * first[n] / (second[n].sqrt() / root + 1e-8) for n, t in x.items()}
+        if step == 1:  # makes the copies (and, under vmap, gives them the client axis); then all is in place
+            nothing = {n: torch.zeros_like(t) for n, t in x.items()}
+            first, second = moments(nothing, nothing, g, *betas)
+            x = {n: t - rate * first[n] / (second[n].sqrt() / root + 1e-8) for n, t in x.items()}
+            continue
+        for n, t in x.items():
+            first[n].mul_(betas[0]).add_(g[n], alpha=1.0 - betas[0])
+            second[n].mul_(betas[1]).add_(g[n].square(), alpha=1.0 - betas[1])
+            # vmap has no rule for addcdiv_
+            t.sub_(second[n].sqrt().div_(root).add_(1e-8).reciprocal_().mul_(first[n]), alpha=rate)
     return x
 
 
