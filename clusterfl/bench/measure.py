@@ -130,8 +130,9 @@ def bench(work: Workload, root: Path | None, repeats: int, *, peers: bool = Fals
 def make_method(work: Workload) -> Method[Any]:
     if work.method == "fedavg":
         return FedAvg(local=work.rule)
-    if work.method == "md-icfl-warm":
-        return METHODS["md-icfl"](k=4, local=work.rule, warm=True)  # type: ignore[call-arg]
+    if work.method.startswith("md-icfl"):  # as it is once its warm-up is over
+        warm = work.method.endswith("warm")
+        return METHODS["md-icfl"](k=4, local=work.rule, warmup=0, warm=warm)  # type: ignore[call-arg]
     return METHODS[work.method](k=4, local=work.rule)  # type: ignore[call-arg]
 
 

@@ -4,7 +4,7 @@ answers from each centre on pseudo samples of that centre."""
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -52,6 +52,9 @@ class MDICFL(Method[MDState]):
     local: SGD = SGD()
     init_from: Strategy = "kmeans-local"  # the paper's random start, "independent", can freeze (docs)
     init_rounds: int = 3  # how many times as long as later ones the local round of that start is
+    # Rounds in which clients stay where they started: centres that have hardly learnt answer alike, and the first
+    # comparisons would gather all clients at one of them. The paper has none.
+    warmup: int = 5
     privacy: Literal["weak", "strong"] = "weak"  # algorithm 1 or 2
     sampler: Literal["back-search", "generator"] = "back-search"  # eq. 6 or 7: MD-ICFL-1 or -2
     samples: int = 30  # M: pseudo samples per class and cluster
@@ -77,6 +80,8 @@ class MDICFL(Method[MDState]):
                 raise ValueError(f"{name}={getattr(self, name)} should be at least 1")
         if self.sampler == "generator" and self.generator_batch < 2:
             raise ValueError(f"generator_batch={self.generator_batch} should be at least 2 for its batch norm")
+        if self.warmup < 0:
+            raise ValueError(f"warmup={self.warmup} should be at least 0")
         if self.rate is not None and not self.rate > 0:
             raise ValueError(f"rate={self.rate} should be above 0")
         if not self.penalty >= 0:
@@ -89,6 +94,9 @@ class MDICFL(Method[MDState]):
 
     def round(self, state: MDState, cohort: Cohort) -> MDState:
         got = cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]))  # lines 4-7
+        if cohort.round < self.warmup:
+            log_clusters(cohort, state.assign, state.assign, self.k)
+            return replace(state, centers=mean_by(got["theta"], state.assign[got.ids], old=state.centers))
         pseudo = self.pseudo(state, cohort)  # line 3; the old centres are enough, so clients may train meanwhile
         got, p = self.ratios_of(got, state.p)  # line 6: p_i comes with a client's first model
         got, s = self.nearest(got, p, pseudo)  # lines 8-11

@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "fedds": {"k": 2, "warmup": 1},
     "feddsmic": {"k": 2, "warmup": 1},
     "fcca": {"k": 2, "warmup": 1, "flow_steps": 3, "blocks": 2, "hidden": 8, "draws": 16},
-    "md-icfl": {"k": 2, "samples": 2, "iterations": 5},
+    "md-icfl": {"k": 2, "samples": 2, "iterations": 5, "warmup": 0},
     "hypcluster": {"k": 2},
     "pfa": {"k": 2, "group_round": 1},
     "robust-tkm": {"k": 2, "erm_epochs": 3},
@@ -97,7 +97,7 @@ def test_a_wrapper_of_one_cluster_is_fedavg(wrapper: Any) -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        *(MDICFL(k=2, local=LOCAL, samples=2, iterations=5, privacy=p) for p in ("weak", "strong")),
+        *(MDICFL(k=2, local=LOCAL, samples=2, iterations=5, warmup=0, privacy=p) for p in ("weak", "strong")),
         FedDS(k=2, local=LOCAL, warmup=0),
         FedDSMIC(k=2, local=LOCAL, warmup=0),
         FCCA(k=2, local=LOCAL, warmup=0, flow_steps=3, blocks=2, hidden=8, draws=16),

@@ -36,7 +36,7 @@ from clusterfl.testing import CLASSES, CLIENTS, assert_equal, check_method, play
 from clusterfl.tree import Tree, row, take
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
-QUICK = MDICFL(k=2, local=LOCAL, samples=2, iterations=5)
+QUICK = MDICFL(k=2, local=LOCAL, samples=2, iterations=5, warmup=0)
 KEY = keys.key(5)
 
 
@@ -303,6 +303,19 @@ def test_strong_privacy_sends_models_and_cluster_ids_alone() -> None:
     assert any((c / c.sum()).numpy().tobytes() in raw for c in ratios for _, _, raw in weak.up)
 
 
+def test_clients_stay_where_they_started_in_the_warm_up() -> None:
+    waiting = replace(QUICK, warmup=2)
+    engine = Serial(small_task(), small_population())
+    start = play(waiting, engine, rounds=0)
+    state = play(waiting, engine, rounds=2)
+    assert torch.equal(state.assign, start.assign) and "MDICFL.ratios" not in engine.traffic.up
+    trained = play(replace(QUICK, warmup=9), Serial(small_task(), small_population()), rounds=2)
+    assert_equal(state.centers, trained.centers, "the warm-up's length does not matter while it lasts")
+    assert not torch.equal(trained.centers["0.weight"], start.centers["0.weight"])
+    play(waiting, engine, rounds=3)
+    assert "MDICFL.ratios" in engine.traffic.up
+
+
 def test_label_ratios_are_sent_once() -> None:
     population = skewed_population()
     engine = Serial(small_task(), population)
@@ -381,7 +394,7 @@ def learn(method: MDICFL, population: Population, rounds: int = 4) -> tuple[Outc
     return simulation.run(), simulation
 
 
-FAST = MDICFL(samples=10, iterations=40)  # a third of the paper's samples, and fewer steps
+FAST = MDICFL(samples=10, iterations=40, warmup=0)  # a third of the paper's samples, and fewer steps
 
 
 def ari(outcome: Outcome) -> float:
