@@ -26,7 +26,7 @@ def test_one_hypothesis_is_fedavg() -> None:
 
 
 def test_plain_server_steps_are_ifca() -> None:
-    check_same(HypCluster(k=2, local=LOCAL), IFCA(k=2, local=LOCAL, weights="size"))
+    check_same(HypCluster(k=2, local=LOCAL), IFCA(k=2, local=LOCAL, init_from="loss-pp", weights="size"))
 
 
 def test_half_a_step_goes_half_the_way() -> None:
