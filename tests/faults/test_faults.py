@@ -10,12 +10,8 @@ import pytest
 from .common import Tally
 from .table import FAULTS
 
-PROCESSES = ("T1", "T3", "T17", "T28", "T29", "T30", "T31")  # minutes on a busy machine: `pytest -m slow tests/faults`
 
-
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, marks=pytest.mark.slow) if row in PROCESSES else row for row in FAULTS]
-)
+@pytest.mark.parametrize("row", FAULTS)
 def test_fault(row: str, tmp_path: Path) -> None:
     tally = Tally()
     with warnings.catch_warnings():
