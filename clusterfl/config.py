@@ -23,8 +23,9 @@ from clusterfl.engines.attack import AttackConfig, attackers, flip_labels
 from clusterfl.engines.make import EngineConfig, Load, check_device, make_engine, resolve
 from clusterfl.engines.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
-from clusterfl.files import give_back, read_some
+from clusterfl.files import read_some
 from clusterfl.loop import Schedule, Simulation
+from clusterfl.memory import give_back
 from clusterfl.method import Method
 from clusterfl.methods import METHODS
 from clusterfl.models import MODELS, build_model

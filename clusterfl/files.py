@@ -1,9 +1,7 @@
-"""Files that are whole or not there, even if the machine stops in between; and memory that is given back."""
+"""Writing so that a file is whole or not there, even if the machine stops in between."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 from pathlib import Path
 
@@ -52,12 +50,6 @@ def read_some(path: Path, most: int) -> bytes:
     if size > most:
         raise DataError(f"{path} should have at most {most:,} bytes, but has {size:,}")
     return path.read_bytes()
-
-
-def give_back() -> None:
-    """Hands freed memory back to the system, where the C library can: the split of many clients leaves gaps."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _full(path: Path, error: OSError) -> ClusterflError:

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch import multiprocessing as mp
 
-from clusterfl.bench.workloads import Workload, plain_loop
+from clusterfl.bench.workloads import Workload, plain_loop, plain_module
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines.auto import usable_cores
-from clusterfl.models import build_model
 from clusterfl.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def _installed(distribution: str) -> bool:
 
 
 def _module(work: Workload, start: Tree) -> nn.Module:
-    module = build_model(work.model, (1, 28, 28), 10, **work.params)
+    module = plain_module(work)
     module.load_state_dict(start)
     return module
 
@@ -224,6 +224,7 @@ def cfla(work: Workload, pop: Population, start: Tree) -> Iterator[Turn]:
 
 # -- Flower ----------------------------------------------------------------------------------------------
 
+SHARDS = ("x", "y", "rows", "offsets")
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -237,8 +238,8 @@ def flower(work: Workload, pop: Population, start: Tree) -> Iterator[Turn]:
     """In a process of its own: it starts Ray, and its server waits there for its turn."""
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "train.pt"
-        torch.save([pop.train.x, pop.train.y, pop.train.rows, pop.train.offsets], path)
+        path = Path(folder) / "train.safetensors"
+        save_file({n: getattr(pop.train, n) for n in SHARDS}, path)
         here, there = context.Pipe()
         process = context.Process(target=_flower, args=(there, work, str(path), start))
         process.start()
@@ -309,7 +310,8 @@ def _flower(pipe: Connection, work: Workload, path: str, start: Tree) -> None:
 
 @lru_cache(maxsize=1)
 def _stored(path: str) -> Population:
-    shards = Shards(*torch.load(path, mmap=True))
+    stored = load_file(path)
+    shards = Shards(*(stored[n] for n in SHARDS))
     return Population(shards, shards, len(shards), 10)
 
 

@@ -122,7 +122,7 @@ def _trial(task: Task, population: Population, plan: Plan, rule: SGD, per_round:
     call = Call(Train(short), "train", torch.arange(m), {"theta": task.init(keys.key(0))}, {}, keys.key(0), 0)
 
     def trial() -> float:
-        task.channels_last = plan.channels_last
+        task.channels_last = plan.channels_last  # each plan's worker has set its own
         began = time.perf_counter()
         for _ in worker.run(call):
             pass

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from clusterfl.client import Call, Chunk, Client, Fields, Payload, Shard
+from clusterfl.client import Call, Chunk, Client, Fields, Payload, Shard, gather
 from clusterfl.data.population import Shards
 from clusterfl.errors import ClientError
 from clusterfl.keys import fold_in
@@ -37,7 +37,7 @@ class Worker:
     def __init__(self, task: Task, train: Shards, test: Shards, plan: Plan, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
         self.task, self.plan = task, plan
-        task.channels_last = plan.channels_last
+        task.channels_last = plan.channels_last and not plan.stacked  # vmap orders memory its own way
         self.hold(train, test)
         self.states: dict[int, Tree] = {}
 
@@ -160,7 +160,8 @@ class Worker:
         """``[len(rows), 3]``: whether each test sample is answered right, its loss, and the answer."""
         with one_thread(), torch.no_grad():
             theta = _to(theta, self.device)
-            x, y = self.test.x[rows.to(self.device)], self.test.y[rows.to(self.device)]
+            rows = rows.to(self.device)
+            x, y = gather(self.test.x, rows), self.test.y[rows]
             logits = self.task.logits(theta, x)
             said = logits.argmax(1)
             columns = [said == y, self.task.per_sample(logits, y), said]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, Replies, Shard, on_client
+from clusterfl.client import Client, Cohort, Payload, Replies, Shard, gather, on_client
 from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
 from clusterfl.method import Method, Served, State, admitted, log_margin
@@ -166,7 +166,7 @@ class MCFL(Method[MCFLState]):
         """The mean feature of ``samples`` of a client's inputs, chosen at random."""
         valid = shard.n if shard.ragged else None
         order = keys.permutation(keys.fold_in(me.key, "samples"), shard.length, valid)[: self.samples]
-        values = FEATURES[self.feature](shard.pool_x[shard.rows[order]])
+        values = FEATURES[self.feature](gather(shard.pool_x, shard.rows[order]))
         if valid is None:
             return values.mean(dim=0)
         w = (torch.arange(len(order), device=order.device) < valid).float()

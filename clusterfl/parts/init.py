@@ -19,8 +19,8 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.client import Cohort, Replies
-from clusterfl.files import give_back
 from clusterfl.keys import Key
+from clusterfl.memory import give_back
 from clusterfl.method import Clusters, Registered
 from clusterfl.parts.aggregate import MeanBy, mean_by
 from clusterfl.parts.local import SGD, Losses, Train

@@ -117,8 +117,7 @@ def _descend(
     """Steps of SGD, written into ``theta``."""
     lr, mu, decay = rule.rate(me.round), rule.momentum, rule.weight_decay
     speed: Tree = {}
-    owned = False
-    for batch in batches:
+    for t, batch in enumerate(batches):
         got = grad(me, theta, batch)
         step = [got[n] for n in names]
         if rule.clip is not None:
@@ -134,10 +133,9 @@ def _descend(
             step = [s * batch.active for s in step]
         elif mu:
             speed = dict(zip(names, step, strict=True))
-        if me.stacked and not owned:
+        if me.stacked and t == 0:
             # the first step makes the copy: an update that fills new memory costs more than the step's arithmetic
             theta.update({n: torch.sub(theta[n], s, alpha=lr) for n, s in zip(names, step, strict=True)})
-            owned = True
         elif me.stacked:
             for n, s in zip(names, step, strict=True):
                 theta[n].sub_(s, alpha=lr)

@@ -339,3 +339,18 @@ def test_a_script_without_a_main_guard_may_use_worker_processes(tmp_path: Any) -
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("accuracy") == 1
+
+
+def test_stacked_clients_may_have_channels_last() -> None:
+    x, y = keys.normal(keys.key(0), 60, 2, 12, 12), keys.randint(keys.key(1), 3, 60)
+    shards = Shards.from_rows(x, y, list(torch.arange(60).split(20)))
+    population = Population(shards, shards, 3, 3)
+
+    def task() -> Task:
+        return Task(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(400, 3)), 3)
+
+    method = IFCA(k=2, local=RULE)
+    one = play(method, Serial(task(), population))
+    together = play(method, Serial(task(), population, Plan(stacked=True, chunk=2, channels_last=True)))
+    assert torch.equal(one.assign, together.assign)
+    assert_close(one.centers, together.centers, "stacked, channels last", 1e-5)
