@@ -51,6 +51,7 @@ class Batch(NamedTuple):
     w: Tensor | None
     base: Key
     at: tuple[int | Tensor, ...] = ()
+    hollow: bool = True  # it may be nothing but padding
 
     @property
     def key(self) -> Key:
@@ -60,7 +61,7 @@ class Batch(NamedTuple):
     @property
     def active(self) -> Tensor | None:
         """Whether the batch holds any sample at all (None: it does)."""
-        return None if self.w is None else self.w[0] > 0
+        return None if self.w is None or not self.hollow else self.w[0] > 0
 
 
 def gather(pool: Tensor, rows: Tensor) -> Tensor:
@@ -195,7 +196,8 @@ class Client:
             at = place * size + within
             order = orders.reshape(-1).gather(0, epoch * length + at.clamp(max=length - 1))
             rows = shard.rows.gather(0, order)
-            yield Batch(gather(shard.pool_x, rows), shard.pool_y[rows], (at < n).float(), key, (epoch, place))
+            w = (at < n).float()  # of a step that each client takes: never padding alone
+            yield Batch(gather(shard.pool_x, rows), shard.pool_y[rows], w, key, (epoch, place), hollow=False)
 
 
 @dataclass(frozen=True)

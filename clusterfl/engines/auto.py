@@ -62,7 +62,7 @@ def choose(
     place = _cache_file(task, population, rule, per_round, cores)
     timed = None if fresh else _cached(place)
     if timed is None:
-        plans = list(candidates(task, per_round, cores))
+        plans = list(candidates(task, per_round, cores, wide=rule.steps is not None and _ragged(population)))
         timed = list(zip(plans, measure(task, population, plans, rule, per_round), strict=True))
         _store(place, timed)
     plan, step = min(timed, key=lambda p: p[1])
@@ -82,8 +82,12 @@ def describe(plan: Plan, workers: int, step: float) -> str:
     return f"{how}{order}, {where} ({step * 1e3:.2f} ms per client and step)"
 
 
-def candidates(task: Task, per_round: int, cores: int) -> Iterator[Plan]:
-    """Plans worth timing; chunks no larger than one worker's share of a round."""
+def candidates(task: Task, per_round: int, cores: int, *, wide: bool = False) -> Iterator[Plan]:
+    """Plans worth timing; chunks no larger than one worker's share of a round.
+
+    ``wide``: also chunks of clients whose sizes differ more, which costs little where a client's steps do not
+    depend on its size.
+    """
     yield Plan()
     share = max(1, -(-per_round // cores))
     if convolutional(task):
@@ -92,7 +96,13 @@ def candidates(task: Task, per_round: int, cores: int) -> Iterator[Plan]:
     else:
         chunks = [4, 10, 25, 50, 100]
     for chunk in sorted({min(c, share) for c in chunks} - {1}):
-        yield Plan(stacked=True, chunk=chunk)
+        for spread in (Plan.spread, 4.0) if wide else (Plan.spread,):
+            yield Plan(stacked=True, chunk=chunk, spread=spread)
+
+
+def _ragged(population: Population) -> bool:
+    sizes = population.train.sizes[: population.clients]
+    return bool(sizes.max() > Plan.spread * sizes.min())
 
 
 def convolutional(task: Task) -> bool:
@@ -140,7 +150,8 @@ def usable_cores() -> int:
 
 def _cache_file(task: Task, population: Population, rule: SGD, per_round: int, cores: int) -> Path:
     shapes = [(n, tuple(p.shape)) for n, p in task.module.named_parameters()]
-    what = (repr(task.module), shapes, population.input_shape, rule.batch, rule.momentum, min(per_round, 100 * cores))
+    steps = (rule.batch, rule.momentum, rule.steps is None)
+    what = (repr(task.module), shapes, population.input_shape, steps, min(per_round, 100 * cores))
     sizes = population.train.sizes[: population.clients].double()
     spread = [int(q) for q in sizes.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64))]
     where = (__version__, spread, torch.__version__, cores, platform.machine(), platform.processor())

@@ -120,7 +120,7 @@ class Chunked(BaseEngine):
 
     def _cut(self, call: Call) -> Iterator[Tensor]:
         if self.plan.stacked:
-            yield from stacking(call, self.holds.train.sizes, self._kept, self.plan.chunk, exact=self.task.coupled)
+            yield from stacking(call, self.holds.train.sizes, self._kept, self.plan, exact=self.task.coupled)
             return
         # one client at a time gives the same bits however they are cut: small pieces balance the load
         size = max(1, min(16, len(call.ids) // (4 * self.workers)))

@@ -33,6 +33,7 @@ class EngineConfig:
 
     name: EngineName = "auto"  # auto (measured, then written here) | serial | stacked | pool | ray | wire
     chunk: int = 64  # clients computed together, where they are stacked
+    spread: float = 1.25  # clients computed together differ at most by this factor in size
     workers: int | None = None  # pool: processes, ray: actors; unset: one per core
     stacked: bool | None = None  # pool, ray: whether workers stack clients; unset: unless the model has convolutions
     address: str | None = None  # ray: a running cluster ("auto" or "host:port"); unset: one on this machine
@@ -45,6 +46,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} should be at least 1")
+        if not self.spread >= 1:
+            raise ValueError(f"spread={self.spread} should be at least 1")
         if self.address is not None and self.address != "auto" and ":" not in self.address:
             raise ValueError(f"address={self.address!r} should be 'auto' or 'host:port'")
         if self.clip_updates is not None and not self.clip_updates > 0:
@@ -79,7 +82,7 @@ def resolve(
         config = replace(config, name="pool", workers=config.workers or got.workers, stacked=plan.stacked)
     else:
         config = replace(config, name="stacked" if plan.stacked else "serial")
-    return replace(config, chunk=plan.chunk, channels_last=plan.channels_last)
+    return replace(config, chunk=plan.chunk, spread=plan.spread, channels_last=plan.channels_last)
 
 
 def make_engine(
@@ -113,7 +116,7 @@ def _bare(config: EngineConfig, task: Task, population: Population, device: str)
         raise ConfigError(f"device={device!r} should be 'cpu' with engine.name={config.name!r}")
     if config.name == "wire":
         return Wire(task, population)
-    plan = Plan(config.name == "stacked" or bool(config.stacked), config.chunk, config.channels_last)
+    plan = Plan(config.name == "stacked" or bool(config.stacked), config.chunk, config.channels_last, config.spread)
     if config.name == "pool":
         return Pool(task, population, plan, config.workers)
     if config.name == "ray":

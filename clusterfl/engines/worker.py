@@ -19,7 +19,7 @@ from clusterfl.task import Task
 from clusterfl.tree import Tree, row, stack
 
 EAGER_CHUNK = 16  # replies that are stacked and handed on together
-SPREAD = 1.25  # clients in one chunk differ at most by this factor in size
+SMALL = 32  # shards up to this length are stacked whatever their sizes: padding them costs next to nothing
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Plan:
     stacked: bool = False
     chunk: int = 64
     channels_last: bool = False
+    spread: float = 1.25  # clients that are stacked differ at most by this factor in size
 
 
 class Worker:
@@ -96,7 +97,7 @@ class Worker:
         )
 
     def _run_stacked(self, call: Call) -> Iterator[Chunk]:
-        chunks = stacking(call, self.train.sizes, self.states, self.plan.chunk, exact=self.task.coupled)
+        chunks = stacking(call, self.train.sizes, self.states, self.plan, exact=self.task.coupled)
         yield from in_order(Chunk(positions, self._together(call, positions)) for positions in chunks)
 
     def _together(self, call: Call, positions: Tensor) -> Fields:
@@ -168,14 +169,14 @@ class Worker:
             return torch.stack([c.double() for c in columns], dim=1).cpu()
 
 
-def stacking(call: Call, sizes: Tensor, states: Mapping[int, Tree], chunk: int, *, exact: bool) -> Iterator[Tensor]:
+def stacking(call: Call, sizes: Tensor, states: Mapping[int, Tree], plan: Plan, *, exact: bool) -> Iterator[Tensor]:
     """Positions of clients that can be stacked: of like size and with the same kept state.
 
     It depends on the call alone, not on how many workers share it. ``exact``: only equal sizes
     (BatchNorm would see padding).
     """
     if call.server:  # two parts at least, so that two workers share the work
-        yield from torch.arange(len(call.ids)).split(max(1, min(chunk, -(-len(call.ids) // 2))))
+        yield from torch.arange(len(call.ids)).split(max(1, min(plan.chunk, -(-len(call.ids) // 2))))
         return
     wanted = sizes[call.ids].tolist()
     groups: dict[tuple[Any, ...], list[int]] = {}
@@ -186,9 +187,9 @@ def stacking(call: Call, sizes: Tensor, states: Mapping[int, Tree], chunk: int, 
         order = sorted(members, key=lambda p: (-wanted[p], p))
         at = 0
         while at < len(order):
-            floor = wanted[order[at]] / (1.0 if exact else SPREAD)
-            end = at
-            while end < len(order) and end - at < chunk and wanted[order[end]] >= floor:
+            most, end = wanted[order[at]], at
+            floor = most if exact else 1 if most <= SMALL else most / plan.spread
+            while end < len(order) and end - at < plan.chunk and wanted[order[end]] >= floor:
                 end += 1
             yield torch.tensor(sorted(order[at:end]))
             at = end
