@@ -14,6 +14,7 @@ from clusterfl import keys
 from clusterfl.client import Cohort
 from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine, Spent
+from clusterfl.engines.worker import one_thread
 from clusterfl.errors import NoReplies
 from clusterfl.method import Method, NotDefined, Served, State
 from clusterfl.metrics import Accuracy, Clustering, clustering, intra_inter, top_rounds
@@ -116,6 +117,7 @@ class Simulation:
             raise ValueError("clients=0 with training data: at least one should have some")
         self.root = keys.key(self.schedule.seed)
 
+    @one_thread()
     def start(self) -> Record:
         """The method's first state, and its record as round 0."""
         began = _Began(time.perf_counter(), self.engine.rejections())
@@ -123,6 +125,7 @@ class Simulation:
         self.state = self.method.init(self.engine.task, cohort, keys.fold_in(self.root, "method"))
         return self._record(cohort.logged, began)
 
+    @one_thread()
     def step(self) -> Record:
         """One round."""
         began = _Began(time.perf_counter(), self.engine.rejections())
@@ -168,6 +171,7 @@ class Simulation:
             self.step()
         return self.finish()
 
+    @one_thread()
     def finish(self) -> Outcome:
         """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
         last = self.records[-1]

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from clusterfl import keys
 from clusterfl.keys import Key
+from clusterfl.models.layers import Dense, dense
 from clusterfl.tree import Tree, stack
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
@@ -72,6 +73,11 @@ class Task:
     def coupled(self) -> bool:
         """Whether samples of a batch act on each other (BatchNorm): padding would change the result."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+
+    @cached_property
+    def dense(self) -> Dense | None:
+        """The layers of a perceptron under cross-entropy, whose gradient is written out (parts/perceptron.py)."""
+        return dense(self.module) if self.per_sample is cross_entropy and not self.fixed else None
 
     @cached_property
     def last(self) -> str:

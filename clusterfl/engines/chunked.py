@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -76,7 +76,7 @@ class Chunked(BaseEngine):
 
     def pack(self, value: Any) -> Any:
         """Tensors as they travel to workers; packed once, sent with many jobs."""
-        return Block.of(value)
+        return Block.of(value, shared_memory)
 
     # -- the engine ----------------------------------------------------------------------------------
 
@@ -228,8 +228,8 @@ class Block:
     layout: Any
 
     @staticmethod
-    def of(value: Any, *, shared: bool = True) -> Block:
-        """``shared``: in shared memory."""
+    def of(value: Any, room: Callable[[int], Tensor]) -> Block:
+        """``room``: where so many bytes find place."""
         tensors: list[tuple[Tensor, int]] = []
         end = 0
 
@@ -244,9 +244,7 @@ class Block:
             return [place(x) for x in v]
 
         layout = place(value)
-        memory = torch.empty(max(end, 1), dtype=torch.uint8)
-        if shared:
-            memory.share_memory_()
+        memory = room(max(end, 1))
         for t, at in tensors:
             _window(memory, at, t.dtype, tuple(t.shape)).copy_(t)
         return Block(memory, layout)
@@ -260,6 +258,15 @@ class Block:
             return [take(x) for x in v]
 
         return take(self.layout)
+
+
+def own_memory(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def shared_memory(size: int) -> Tensor:
+    """Memory that other processes can see; ``share_memory_`` would fill it with a copy first."""
+    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
 
 
 def _window(memory: Tensor, at: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

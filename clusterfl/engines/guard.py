@@ -63,8 +63,7 @@ class Guard(Wrapper):
         reasons = [""] * m
         for name, t in flatten(chunk.fields).items():
             if t.is_floating_point():
-                bad = ~torch.isfinite(t.reshape(m, -1)).all(dim=1)
-                _note(reasons, bad, f"{name} is not finite")
+                _note(reasons, ~finite(t.reshape(m, -1)), f"{name} is not finite")
         sizes, s = chunk.fields.get("n"), chunk.fields.get("s")
         if isinstance(sizes, Tensor):
             w = sizes.reshape(m, -1)
@@ -119,6 +118,14 @@ def flatten(fields: Fields) -> dict[str, Tensor]:
         else:
             out.update({f"{name}.{n}": t for n, t in value.items()})
     return out
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Which rows hold finite numbers only. A sum tells, unless it overflows; then each number is looked at."""
+    good = rows.sum(dim=1).isfinite()
+    for j in (~good).nonzero().flatten().tolist():
+        good[j] = rows[j].isfinite().all()
+    return good
 
 
 def _note(reasons: list[str], bad: Tensor, why: str) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch import multiprocessing as mp
 
 from clusterfl.client import Call, Chunk
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines.chunked import Block, Chunked, Gone, Job, answer
+from clusterfl.engines.chunked import Block, Chunked, Gone, Job, answer, shared_memory
 from clusterfl.engines.worker import Plan, Worker
 from clusterfl.memory import keep_memory
 from clusterfl.task import Task
@@ -84,19 +86,30 @@ def _script_hidden(*, unless: bool) -> Iterator[None]:
 class _Member:
     process: Any
     pipe: Connection
+    slots: list[Any] = field(default_factory=list)  # the worker's memory for answers, as arrays
+    free: list[int] = field(default_factory=list)  # slots that nothing here looks at any more
 
     def send(self, job: Job) -> None:
+        freed = [self.free.pop() for _ in range(len(self.free))]
         try:
-            self.pipe.send(job)
+            self.pipe.send((freed, *job))
         except OSError as e:
             raise Gone(type(e).__name__) from e
 
     def receive(self) -> tuple[bool, Any]:
         try:
-            ok, got = self.pipe.recv()
+            ok, got, *place = self.pipe.recv()
         except (EOFError, OSError, RuntimeError) as e:
             raise Gone(type(e).__name__) from e
-        return ok, got
+        return ok, self._lease(got, *place) if ok else got
+
+    def _lease(self, layout: Any, number: int, fresh: Tensor | None) -> Block:
+        """The answer in its slot, which is free again once the last tensor that looks into it is gone."""
+        if fresh is not None:
+            self.slots.append(fresh.numpy())
+        view = self.slots[number][:]
+        weakref.finalize(view, self.free.append, number).atexit = False
+        return Block(torch.from_numpy(view), layout)
 
     def end(self) -> None:
         self.pipe.close()
@@ -113,10 +126,38 @@ def _serve(pipe: Connection, task: Task, train: Shards, test: Shards, plan: Plan
     torch.set_num_threads(1)
     keep_memory()
     worker = Worker(task, train, test, plan)
+    slots = _Slots()
     while True:
         try:
-            kind, head, shared, own = pipe.recv()
+            freed, kind, head, shared, own = pipe.recv()
         except (EOFError, OSError):
             return
+        slots.free.update(freed)
         ok, got = answer(worker, kind, head, shared.value(), own.value())
-        pipe.send((ok, Block.of(got) if ok else got))
+        pipe.send((True, Block.of(got, slots.room).layout, *slots.taken()) if ok else (False, got))
+
+
+class _Slots:
+    """A worker's shared memory for answers, used again and again: new memory costs a page fault every 4 KB, in the
+    worker and in the parent, and a file handle that travels."""
+
+    def __init__(self) -> None:
+        self.memory: list[Tensor] = []
+        self.free: set[int] = set()
+        self._last, self._fresh = 0, False
+
+    def room(self, size: int) -> Tensor:
+        """The smallest free slot that is large enough, or a new one."""
+        fitting = [(len(self.memory[j]), j) for j in self.free if size <= len(self.memory[j]) <= max(4 * size, 1 << 16)]
+        self._fresh = not fitting
+        if fitting:
+            self._last = min(fitting)[1]
+            self.free.remove(self._last)
+        else:
+            self._last = len(self.memory)
+            self.memory.append(shared_memory(max(size, 1 << 16)))
+        return self.memory[self._last]
+
+    def taken(self) -> tuple[int, Tensor | None]:
+        """The slot of the last answer: its number, and its memory where the parent has not seen it yet."""
+        return self._last, self.memory[self._last] if self._fresh else None

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import torch
 
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines.chunked import Block, Chunked, Gone, Job, answer
+from clusterfl.engines.chunked import Block, Chunked, Gone, Job, answer, own_memory
 from clusterfl.engines.worker import Plan, Worker
 from clusterfl.errors import ConfigError
 from clusterfl.memory import keep_memory
@@ -72,7 +72,7 @@ class Ray(Chunked):
     def pack(self, value: Any) -> Any:
         import ray
 
-        return ray.put(Block.of(value, shared=False))
+        return ray.put(Block.of(value, own_memory))
 
     def close(self) -> None:
         super().close()
@@ -145,7 +145,7 @@ class _Actor:
 
     def answer(self, kind: str, head: Any, shared: Block, own: Block) -> tuple[bool, Any]:
         ok, got = answer(self.worker, kind, head, shared.value(), own.value())
-        return ok, Block.of(got, shared=False) if ok else got
+        return ok, Block.of(got, own_memory) if ok else got
 
 
 def _shards(arrays: list[Any]) -> Shards:

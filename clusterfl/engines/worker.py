@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -206,8 +207,26 @@ def in_order(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         while given in waiting:
             ready.append(given)
             given += 1
-        if ready:
-            yield Chunk(torch.tensor(ready), _collect([waiting.pop(p) for p in ready]))
+        runs = _runs([waiting[p] for p in ready])
+        if len(runs) == 1 or len(ready) >= 4 * len(runs):  # long enough to be handed on as they lie, without a copy
+            for start, stop in runs:
+                fields, j = waiting[ready[start]]
+                rows = slice(j, j + stop - start)
+                yield Chunk(torch.tensor(ready[start:stop]), {n: _slice(v, rows) for n, v in fields.items()})
+        else:
+            yield Chunk(torch.tensor(ready), _collect([waiting[p] for p in ready]))
+        for p in ready:
+            del waiting[p]
+
+
+def _runs(places: list[tuple[Fields, int]]) -> list[tuple[int, int]]:
+    """(start, stop) of rows that lie one after another in one chunk."""
+    starts = [p for p, (f, j) in enumerate(places) if not p or places[p - 1][0] is not f or places[p - 1][1] != j - 1]
+    return list(pairwise([*starts, len(places)]))
+
+
+def _slice(value: Payload, rows: slice) -> Payload:
+    return value[rows] if isinstance(value, Tensor) else {n: t[rows] for n, t in value.items()}
 
 
 @contextmanager
@@ -262,17 +281,7 @@ def _stack_fields(done: list[Fields]) -> Fields:
 
 
 def _collect(places: list[tuple[Fields, int]]) -> Fields:
-    """Rows out of several chunks, in the order asked for; one whole chunk in order is passed on as it is."""
-    first = places[0][0]
-    if not first:  # a procedure that replies nothing
+    """Rows out of several chunks, in the order asked for."""
+    if not places[0][0]:  # a procedure that replies nothing
         return {}
-    whole = all(f is first for f, _ in places)
-    js = [j for _, j in places]
-    if whole and js == list(range(_count(first))):
-        return first
     return _stack_fields([{n: _at(v, j) for n, v in f.items()} for f, j in places])
-
-
-def _count(fields: Mapping[str, Payload]) -> int:
-    value = next(iter(fields.values()))
-    return value.shape[0] if isinstance(value, Tensor) else next(iter(value.values())).shape[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,32 @@ class HeLinear(nn.Linear):
 def named(**layers: nn.Module) -> nn.Sequential:
     """Layers in order, so that a parameter is ``encoder.conv1.weight`` and not ``encoder.0.weight``."""
     return nn.Sequential(OrderedDict(layers))
+
+
+Dense = tuple[tuple[str, str | None], ...]  # the names of each layer's weight and bias
+
+
+def dense(module: nn.Module) -> Dense | None:
+    """The layers of a perceptron, linear ones with ReLUs between them; None for any other model."""
+    steps = list(_steps("", module))
+    if steps and type(steps[0][1]) is nn.Flatten:
+        steps = steps[1:]
+    linear, between = [m for _, m in steps[::2]], [m for _, m in steps[1::2]]
+    if len(linear) == len(between) or any(m._forward_hooks or m._forward_pre_hooks for _, m in steps):
+        return None
+    if any(type(m) not in (nn.Linear, HeLinear) for m in linear) or any(type(m) is not nn.ReLU for m in between):
+        return None
+    prefixes = [f"{name}." if name else "" for name, _ in steps[::2]]
+    return tuple((f"{p}weight", None if m.bias is None else f"{p}bias") for p, m in zip(prefixes, linear, strict=True))
+
+
+def _steps(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers of nested sequences, in the order in which they are applied."""
+    if type(module) not in (nn.Sequential, Classifier):
+        yield name, module
+        return
+    for child, inner in module.named_children():
+        yield from _steps(f"{name}.{child}" if name else child, inner)
 
 
 def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:

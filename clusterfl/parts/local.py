@@ -11,6 +11,7 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.client import Batch, Client, Payload, on_client
 from clusterfl.method import Procedures, Registered
+from clusterfl.parts import perceptron
 from clusterfl.tree import Tree, row, rows, select
 
 Gradient = Callable[[Client, Tree, Batch], Tree]
@@ -64,6 +65,8 @@ class SGD(Registered):
 def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
     """The gradient of the batch's mean loss; BatchNorm's moments are updated inside ``theta``."""
     task = me.task
+    if task.dense is not None:
+        return perceptron.gradient(perceptron.factors(task.dense, theta, batch.x, batch.y, batch.w))
     key = batch.key if task.drops else None
     if me.stacked:
 
@@ -116,6 +119,16 @@ def _descend(
 ) -> None:
     """Steps of SGD, written into ``theta``."""
     lr, mu, decay = rule.rate(me.round), rule.momentum, rule.weight_decay
+    dense = me.task.dense
+    if dense is not None and grad is gradient and not (mu or decay or rule.clip):
+        if me.stacked:
+            theta.update({n: theta[n] + (me.key * 0).to(theta[n].dtype) for n in names})  # a copy for each client
+        for x, y, w, *_ in batches:
+            if me.stacked:
+                perceptron.Step.apply(dense, names, lr, tuple(theta), x, y, w, *theta.values())  # type: ignore[no-untyped-call]
+            else:
+                perceptron.step(dense, theta, names, lr, x, y, w)
+        return
     speed: Tree = {}
     for t, batch in enumerate(batches):
         got = grad(me, theta, batch)

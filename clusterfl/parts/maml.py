@@ -26,6 +26,8 @@ def first_order(me: Client, rule: SGD, inner_lr: float, *, independent: bool = T
 
     ``D'`` is the batch of the step. ``D`` is drawn apart from it, or is the same batch if not ``independent``.
     """
+    if not inner_lr:
+        return gradient
     inner = _others(me, rule, stream, 1)
 
     def grad(me: Client, theta: Tree, batch: Batch) -> Tree:
@@ -46,6 +48,8 @@ def hessian_free(
 ) -> Gradient:
     """``v - inner_lr * H(w; D'') v`` with ``v`` the first-order gradient, and the product taken as
     ``(grad l(w + delta v; D'') - grad l(w - delta v; D'')) / (2 delta)``; ``D''`` is a third batch."""
+    if not inner_lr:
+        return gradient
     outer = first_order(me, rule, inner_lr, independent=independent, stream=stream)
     curved = _others(me, rule, stream, 2)
 

@@ -13,21 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, on_client, on_server
+from clusterfl.client import Call, Client, Cohort, Payload, on_client, on_server
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Plan, Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
-from clusterfl.engines.guard import Guard
+from clusterfl.engines.guard import Guard, finite
+from clusterfl.engines.worker import stacking
 from clusterfl.errors import ClientError, NoReplies
 from clusterfl.method import Procedures
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
 from clusterfl.parts.aggregate import MeanBy
-from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.local import SGD, Train, sgd
 from clusterfl.task import Task
 from clusterfl.testing import assert_close, assert_equal, play, small_population, small_task
-from clusterfl.tree import Tree, repeat, row
+from clusterfl.tree import Tree, concat, repeat, row
 
 RULE = SGD(lr=0.1, batch=10, epochs=1)
 IDS = torch.arange(12)
@@ -99,6 +100,41 @@ def test_a_stacked_pool_has_the_same_bits_with_any_number_of_workers(tmp_path: A
     alone = play(method, Stacked(small_task(), small_population(), plan))
     with Pool(small_task(), small_population(), plan, workers=1) as one:
         assert_equal(alone, play(method, one), "one worker")
+
+
+def test_answers_stay_as_they_are_while_they_are_held_and_memory_is_used_again(pool: Pool) -> None:
+    """A worker writes its answers into memory that it shares; a slot is written anew only when nobody looks."""
+    theta = small_task().init(keys.key(0))
+
+    def chunks(engine: BaseEngine, seed: int) -> list[Tree]:
+        call = Call(Train(RULE), "train", IDS, {"theta": theta}, {}, keys.key(seed), 0)
+        return [chunk.fields["theta"] for chunk in engine.execute(call)]  # type: ignore[misc]
+
+    held = [concat(chunks(pool, seed)) for seed in range(3)]  # copies
+    views = [chunks(pool, seed) for seed in range(3)]
+    for mine, others in zip(held, views, strict=True):
+        assert_equal(mine, concat(others), "answers that are held")
+    one = views[0][0]["0.weight"][0]
+    before = one.clone()
+    del views, others
+    for seed in range(30):
+        chunks(pool, seed + 10)
+    assert torch.equal(one, before), "a single row keeps its slot"
+    # 36 answers were held at once, and a worker may answer all of a call: hundreds of answers need no more
+    assert sum(len(m.slots) for m in pool._members) <= 36 + 2 * len(IDS), "slots are used again"
+
+
+@pytest.mark.parametrize("spread", [1.25, 4.0])
+def test_clients_of_like_size_are_stacked(spread: float) -> None:
+    sizes = torch.tensor([100, 7, 90, 30, 1, 60, 28, 2000, 99])
+    call = Call(Probe(), "count", torch.arange(len(sizes)), {}, {}, keys.key(0), 0)
+    plan = Plan(stacked=True, chunk=3, spread=spread)
+    got = [sizes[p].tolist() for p in stacking(call, sizes, {}, plan, exact=False)]
+    if spread == 1.25:
+        assert got == [[2000], [100, 90, 99], [60], [7, 30, 28], [1]]
+    else:  # up to 32 samples any sizes go together, as many as a chunk holds
+        assert got == [[2000], [100, 90, 99], [30, 60, 28], [7, 1]]
+    assert [sizes[p].tolist() for p in stacking(call, torch.full_like(sizes, 5), {}, plan, exact=True)] != []
 
 
 def test_a_dead_worker_is_replaced_and_its_clients_are_asked_again(pool: Pool, tmp_path: Any) -> None:
@@ -354,3 +390,10 @@ def test_stacked_clients_may_have_channels_last() -> None:
     together = play(method, Serial(task(), population, Plan(stacked=True, chunk=2, channels_last=True)))
     assert torch.equal(one.assign, together.assign)
     assert_close(one.centers, together.centers, "stacked, channels last", 1e-5)
+
+
+def test_finite_rows() -> None:
+    big = torch.finfo(torch.float32).max
+    rows = torch.tensor([[1.0, 2.0], [torch.inf, 1.0], [torch.nan, 1.0], [torch.inf, -torch.inf], [big, big]])
+    assert finite(rows).tolist() == [True, False, False, False, True]
+    assert finite(torch.zeros(2, 0)).tolist() == [True, True]

@@ -1,0 +1,129 @@
+"""Perceptrons without autograd: against autograd, alone and stacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from clusterfl import keys
+from clusterfl.client import Batch, Client, Shard
+from clusterfl.engines.serial import Serial
+from clusterfl.engines.worker import Plan
+from clusterfl.methods.fedavg import FedAvg
+from clusterfl.models import build_model
+from clusterfl.models.layers import dense
+from clusterfl.parts import perceptron
+from clusterfl.parts.local import SGD, gradient, sgd
+from clusterfl.task import Task
+from clusterfl.testing import assert_close, play, small_population
+
+
+def test_which_models_are_perceptrons() -> None:
+    assert dense(build_model("mclr", (1, 4, 4), 3)) == (("head.weight", "head.bias"),)
+    layers = dense(build_model("mlp", (16,), 3, widths=[5, 4]))
+    assert layers == tuple((f"{n}.weight", f"{n}.bias") for n in ("encoder.fc1", "encoder.fc2", "head"))
+    assert dense(nn.Linear(3, 2, bias=False)) == (("weight", None),)
+    assert dense(nn.Sequential(nn.Linear(3, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))) is not None
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(3, 4), nn.ReLU()),
+        nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2)),
+        nn.Sequential(nn.ReLU(), nn.Linear(4, 2)),
+        nn.Sequential(),
+    ],
+)
+def test_which_are_not(module: nn.Module) -> None:
+    assert dense(module) is None
+
+
+def test_frozen_parameters_hooks_and_other_losses_go_the_long_way() -> None:
+    frozen, hooked = nn.Linear(3, 2), nn.Linear(3, 2)
+    frozen.bias.requires_grad_(False)
+    hooked.register_forward_hook(lambda *_: None)
+    assert Task(frozen, 2).dense is None and Task(hooked, 2).dense is None
+    assert Task(nn.Linear(3, 2), 2, lambda logits, y: logits.square().sum(dim=1)).dense is None
+    assert Task(nn.Linear(3, 2), 2).dense is not None
+
+
+def by_autograd(task: Task, theta: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    leaves = {n: t.clone().requires_grad_() for n, t in theta.items()}
+    with torch.enable_grad():
+        found = torch.autograd.grad(task.loss(leaves, batch.x, batch.y, batch.w), list(leaves.values()))
+    return dict(zip(leaves, found, strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 6), max_size=3),
+    samples=st.integers(1, 9),
+    padding=st.integers(0, 4),
+    weighted=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_the_gradient_is_autograds(widths: list[int], samples: int, padding: int, weighted: bool, seed: int) -> None:
+    task = Task(build_model("mlp", (2, 3), 4, widths=widths), 4)
+    theta = task.init(keys.key(seed))
+    rng = torch.Generator().manual_seed(seed)
+    n = samples + (padding if weighted else 0)
+    x, y = torch.randn(n, 2, 3, generator=rng), torch.randint(4, (n,), generator=rng)
+    w = (torch.arange(n) < samples).float() if weighted else None
+    batch = Batch(x, y, w, keys.key(0))
+    assert task.dense is not None
+    found = perceptron.gradient(perceptron.factors(task.dense, theta, x, y, w))
+    assert_close(found, by_autograd(task, theta, batch), "gradient", 1e-6)
+
+
+def test_a_batch_of_padding_moves_nothing() -> None:
+    task = Task(build_model("mclr", (3,), 2), 2)
+    theta = task.init(keys.key(0))
+    before = {n: t.clone() for n, t in theta.items()}
+    assert task.dense is not None
+    perceptron.step(task.dense, theta, task.params, 0.5, torch.randn(4, 3), torch.zeros(4).long(), torch.zeros(4))
+    assert all(torch.equal(theta[n], t) for n, t in before.items())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SGD(lr=0.3, batch=5, epochs=2),
+        SGD(lr=0.3, batch=5, steps=4),
+        SGD(lr=0.03, batch=5, epochs=2, momentum=0.9, weight_decay=0.01),
+        SGD(lr=0.3, batch=5, epochs=1, clip=0.5),
+    ],
+)
+def test_training_is_that_of_autograd(rule: SGD) -> None:
+    """Clients of unequal sizes, alone and stacked, with and without the written-out steps."""
+    population, ends = small_population(), []
+    for long_way in (False, True):
+        for plan in (Plan(), Plan(stacked=True, chunk=4, spread=3.0)):
+            task = Task(build_model("mlp", population.input_shape, population.classes, widths=[7]), population.classes)
+            if long_way:
+                task.__dict__["dense"] = None
+            ends.append(play(FedAvg(local=rule), Serial(task, population, plan)))
+    for other in ends[1:]:
+        assert_close(ends[0], other, "training", 1e-5)
+
+
+def test_only_some_parameters_move() -> None:
+    task = Task(build_model("mlp", (3,), 2, widths=[4]), 2)
+    shard = Shard(torch.randn(6, 3), torch.arange(6) % 2, torch.arange(6), 6)
+    me = Client(task, shard, shard, keys.key(0), least=6)
+    theta = task.init(keys.key(1))
+    after = sgd(me, theta, SGD(lr=0.5, batch=3), only=task.head)
+    assert {n for n, t in theta.items() if not torch.equal(t, after[n])} == set(task.head)
+
+    def slowly(me: Client, theta: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        return gradient(me, theta, batch)
+
+    by_hand: Any = sgd(me, theta, SGD(lr=0.5, batch=3), slowly, only=task.head)
+    assert_close(after, by_hand, "head", 1e-6)
