@@ -194,6 +194,12 @@ def full_gradient(me: Client, theta: Tree) -> Tree:
 
 def losses(me: Client, centers: Tree) -> Tensor:
     """``[K]``: the mean train loss of every centre on this client."""
+    if me.task.dense is not None:
+        total = torch.zeros(rows(centers), device=me.key.device)
+        for x, y, w in me.train.pieces():
+            each = perceptron.losses(me.task.dense, centers, x, y)
+            total = total + (each if w is None else each * w).sum(dim=-1)
+        return total / me.size.clamp(min=1.0)
     if me.stacked:
         stacked: Tensor = torch.func.vmap(lambda theta: eval_loss(me, theta))(centers)
         return stacked

@@ -67,6 +67,21 @@ def step(layers: Dense, theta: Tree, names: tuple[str, ...], lr: float, x: Tenso
             theta[f.bias].sub_(f.error.sum(dim=-2), alpha=lr)
 
 
+def losses(layers: Dense, centers: Tree, x: Tensor, y: Tensor) -> Tensor:
+    """``[K, B]``: the cross-entropy of K models on the same samples, which the first layers read once."""
+    k = centers[layers[0][0]].shape[0]
+    a = x.reshape(*y.shape, -1)
+    for i, (weight, bias) in enumerate(layers):
+        if i:
+            a = a.relu() @ centers[weight].mT
+        else:
+            a = (a @ centers[weight].flatten(0, 1).mT).unflatten(-1, (k, -1)).movedim(-2, 0)
+        if bias is not None:
+            a = a + centers[bias].unsqueeze(-2)
+    right = a.gather(-1, y.expand(k, *y.shape).unsqueeze(-1)).squeeze(-1)
+    return a.logsumexp(dim=-1) - right
+
+
 class Step(torch.autograd.Function):
     """:func:`step` within ``vmap``, which hands over the stacks as they lie in memory: without it the product
     would be made first and added then, and each operation would find its way through ``vmap`` on its own."""

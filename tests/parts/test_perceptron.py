@@ -18,9 +18,10 @@ from clusterfl.methods.fedavg import FedAvg
 from clusterfl.models import build_model
 from clusterfl.models.layers import dense
 from clusterfl.parts import perceptron
-from clusterfl.parts.local import SGD, gradient, sgd
+from clusterfl.parts.local import SGD, Losses, gradient, sgd
 from clusterfl.task import Task
 from clusterfl.testing import assert_close, play, small_population
+from clusterfl.tree import row
 
 
 def test_which_models_are_perceptrons() -> None:
@@ -127,3 +128,22 @@ def test_only_some_parameters_move() -> None:
 
     by_hand: Any = sgd(me, theta, SGD(lr=0.5, batch=3), slowly, only=task.head)
     assert_close(after, by_hand, "head", 1e-6)
+
+
+@pytest.mark.parametrize("widths", [[], [5], [6, 4]])
+def test_losses_of_many_models(widths: list[int]) -> None:
+    """Against one model after another, on clients of unequal sizes, alone and stacked."""
+    population = small_population()
+    task = Task(build_model("mlp", population.input_shape, population.classes, widths=widths), population.classes)
+    centers, ids = task.init_stack(keys.key(3), 3), torch.arange(12)
+    plain = Task(task.module, population.classes)
+    plain.__dict__["dense"] = None
+    for plan in (Plan(), Plan(stacked=True, chunk=5, spread=4.0)):
+        found, slow = (
+            Serial(t, population, plan).cohort(ids, keys.key(0)).run(Losses().losses, {"centers": centers})["losses"]
+            for t in (task, plain)
+        )
+        assert found.shape == (12, 3) and torch.allclose(found, slow, atol=1e-6)
+    x, y = population.train.of(4)
+    by_hand = [float(nn.functional.cross_entropy(task.logits(row(centers, k), x), y)) for k in range(3)]
+    assert found[4].tolist() == pytest.approx(by_hand, abs=1e-6)
