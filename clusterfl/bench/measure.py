@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from clusterfl import keys
 from clusterfl.bench.peers import Peers
 from clusterfl.bench.workloads import WORKLOADS, Workload, plain_loop, population
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines.auto import choose, describe, usable_cores
+from clusterfl.engines.auto import candidates, choose, describe, describe_plan, usable_cores
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.pool import Pool, _shared
 from clusterfl.engines.serial import Serial
@@ -125,6 +126,28 @@ def bench(work: Workload, root: Path | None, repeats: int, *, peers: bool = Fals
         others.seconds() if others else None,
         others.missing if others else None,
     )
+
+
+def bench_plans(work: Workload, root: Path | None, repeats: int) -> dict[str, Any]:
+    """Times every plan that ``auto`` chooses from, and how much longer its own choice takes than the best."""
+    pop, data = population(work, root)
+    cores, method, ids = usable_cores(), FedAvg(local=work.rule), torch.arange(work.clients)
+    start = work.task().init(keys.key(0))
+    choice = choose(work.task(), pop, work.rule, per_round=work.clients, rounds=10_000, fresh=True)
+    plans = list(candidates(work.task(), work.clients, cores))
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        engines = [stack.enter_context(Pool(work.task(), pop, plan, cores)) for plan in plans]
+
+        def turn(engine: BaseEngine, r: int) -> float:
+            began = time.perf_counter()
+            method.round(Single(start), engine.cohort(ids, keys.fold_in(keys.key(2), r), r))
+            return time.perf_counter() - began
+
+        seconds = interleaved([partial(turn, engine) for engine in engines], repeats)
+    taken = {describe_plan(plan): took for plan, took in zip(plans, seconds, strict=True)}
+    chosen = describe_plan(choice.plan)
+    return {"data": data, "plans": taken, "auto": chosen, "times_best": taken[chosen] / min(seconds)}
 
 
 def make_method(work: Workload) -> Method[Any]:

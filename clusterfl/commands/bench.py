@@ -28,6 +28,10 @@ def bench(
     peers: Annotated[
         bool, typer.Option("--peers", help="Time pfl, fluke, Flower and CFLA too, those that are installed.")
     ] = False,
+    plans: Annotated[
+        bool,
+        typer.Option("--plans", help="Time all plans that 'auto' chooses from: how near is its choice to the best?"),
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the curve of the workload 'scale'.")
     ] = None,
@@ -46,9 +50,11 @@ def bench(
       clusterfl bench --quick
       clusterfl bench --workloads mclr,lenet --repeats 7 --json
       clusterfl bench --workloads mclr,mlp,lenet --peers
+      clusterfl bench --workloads mlp,lenet --plans
     """
     set_logging(verbose, quiet)
     from clusterfl.bench.measure import bench as measure
+    from clusterfl.bench.measure import bench_plans
     from clusterfl.bench.workloads import WORKLOADS
     from clusterfl.report.scaling import draw_scaling
 
@@ -63,6 +69,8 @@ def bench(
             found[name] = {"points": list(scaling())}
             if plot is not None:
                 draw_scaling(found[name]["points"], plot)
+        elif plans:
+            found[name] = bench_plans(WORKLOADS[name], data_root, 2 if quick else repeats)
         else:
             result = measure(WORKLOADS[name], data_root, 2 if quick else repeats, peers=peers)
             found[name] = result.json()
@@ -79,6 +87,11 @@ def lines(name: str, got: dict[str, Any]) -> list[str]:
             f"scale {p['clients']:>6} clients, 100 sampled: {p['seconds'] * 1e3:7.1f} ms a round, "
             f"peak {p['peak_mb']:.0f} MB"
             for p in got["points"]
+        ]
+    if "plans" in got:
+        return [
+            *(f"{name:13s} {took:7.3f} s a round   {plan}" for plan, took in got["plans"].items()),
+            f"{'':13s} auto: {got['auto']}; {got['times_best']:.2f}x the best; {got['data']}",
         ]
     times = got["times_training"]
     more = "" if times is None else f"; {times:.2f}x its training alone ({got['training_seconds']:.2f} s)"

@@ -32,7 +32,7 @@ from clusterfl.task import Task
 log = logging.getLogger(__name__)
 
 STEPS = 3  # local steps per timing
-TRIES = 3  # timings, of which the best counts
+TRIES = 5  # timings, of which the best counts
 START = 3.0  # seconds to start worker processes
 CALL = 0.01  # seconds that a call through worker processes costs by itself
 
@@ -76,10 +76,13 @@ def choose(
 
 
 def describe(plan: Plan, workers: int, step: float) -> str:
-    how = f"stacked, {plan.chunk} clients at a time" if plan.stacked else "one client at a time"
-    order = ", channels last" if plan.channels_last else ""
     where = f"in {workers} processes" if workers > 1 else "in this process"
-    return f"{how}{order}, {where} ({step * 1e3:.2f} ms per client and step)"
+    return f"{describe_plan(plan)}, {where} ({step * 1e3:.2f} ms per client and step)"
+
+
+def describe_plan(plan: Plan) -> str:
+    how = f"stacked, {plan.chunk} clients at a time" if plan.stacked else "one client at a time"
+    return how + (", channels last" if plan.channels_last else "")
 
 
 def candidates(task: Task, per_round: int, cores: int, *, wide: bool = False) -> Iterator[Plan]:
@@ -110,7 +113,7 @@ def convolutional(task: Task) -> bool:
 
 
 def measure(task: Task, population: Population, plans: Sequence[Plan], rule: SGD, per_round: int) -> list[float]:
-    """Seconds per client and local step of each plan: the best of three short tries, in turns."""
+    """Seconds per client and local step of each plan: the best of a few short tries, in turns."""
     tries = [_trial(task, population, plan, rule, per_round) for plan in plans]
     best = [float("inf")] * len(plans)
     try:
