@@ -122,9 +122,14 @@ class Chunked(BaseEngine):
         if self.plan.stacked:
             yield from stacking(call, self.holds.train.sizes, self._kept, self.plan, exact=self.task.coupled)
             return
-        # one client at a time gives the same bits however they are cut: small pieces balance the load
-        size = max(1, min(16, len(call.ids) // (4 * self.workers)))
-        yield from torch.arange(len(call.ids)).split(size)
+        # one client at a time gives the same bits however they are cut: large pieces first, which cost few messages,
+        # and small ones at the end, so that no worker waits long for the last
+        at = 0
+        while at < len(call.ids):
+            left = len(call.ids) - at
+            size = min(16, -(-left // (2 * self.workers)))
+            yield torch.arange(at, at + size)
+            at += size
 
     def _job(self, call: Call, at: Tensor, shared: Any) -> Job:
         """A chunk of a call as a message: what all its clients get, and what these ones get."""
