@@ -44,7 +44,7 @@ class FedDS(Method[Indicated]):
     init_from: Strategy = "kmeans-local"  # the paper's random start is 'independent'
     # Rounds in which clients stay where they started: the answers of models that have hardly learnt tell their
     # last batches more than their data. The paper has none.
-    warmup: int = 5
+    warmup: int = 10
     weights: Literal["size", "uniform"] = "size"  # eq. 17; the authors' code takes the uniform mean
     admit_epochs: int = 10  # how long an unseen client trains before it is placed: "a few" (section 4.3)
 
@@ -85,7 +85,7 @@ class FedDSMIC(Method[Indicated]):
     k: int = 4
     local: SGD = SGD()  # the outer step, eq. 16: its momentum is the outer step's alone
     init_from: Strategy = "kmeans-local"
-    warmup: int = 5
+    warmup: int = 10
     weights: Literal["size", "uniform"] = "size"
     admit_epochs: int = 10
     inner_lr: float = 0.01  # eta of eq. 15, and of the personal steps
