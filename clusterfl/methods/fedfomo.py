@@ -114,7 +114,8 @@ class FedFomo(Method[Federation]):
         own = row(models, 0)
         before = me.tree("before") or own  # where the own model began its last training
         gain = eval_loss(validation, before) - losses(validation, models)
-        w = gain / (_norms(models, before, me.task.params) + EPS)  # eq. 4
+        far = _norms(models, before, me.task.params)
+        w = torch.where(far > 0, gain / (far + EPS), 0.0)  # eq. 4; the same model gains nothing, whatever rounding says
         mixed = _mix(before, models, own, w.clamp(min=0.0))
         me.keep_tree("before", mixed)
         return {"theta": sgd(training, mixed, self.local), "w": w}
