@@ -82,7 +82,8 @@ def describe(plan: Plan, workers: int, step: float) -> str:
 
 def describe_plan(plan: Plan) -> str:
     how = f"stacked, {plan.chunk} clients at a time" if plan.stacked else "one client at a time"
-    return how + (", channels last" if plan.channels_last else "")
+    wide = f" (sizes up to {plan.spread:g} times apart)" if plan.stacked and plan.spread != Plan.spread else ""
+    return how + wide + (", channels last" if plan.channels_last else "")
 
 
 def candidates(task: Task, per_round: int, cores: int, *, wide: bool = False) -> Iterator[Plan]:

@@ -212,7 +212,7 @@ def in_order(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
             for start, stop in runs:
                 fields, j = waiting[ready[start]]
                 rows = slice(j, j + stop - start)
-                yield Chunk(torch.tensor(ready[start:stop]), {n: _slice(v, rows) for n, v in fields.items()})
+                yield Chunk(torch.tensor(ready[start:stop]), {n: _rows(v, rows) for n, v in fields.items()})
         else:
             yield Chunk(torch.tensor(ready), _collect([waiting[p] for p in ready]))
         for p in ready:
@@ -223,10 +223,6 @@ def _runs(places: list[tuple[Fields, int]]) -> list[tuple[int, int]]:
     """(start, stop) of rows that lie one after another in one chunk."""
     starts = [p for p, (f, j) in enumerate(places) if not p or places[p - 1][0] is not f or places[p - 1][1] != j - 1]
     return list(pairwise([*starts, len(places)]))
-
-
-def _slice(value: Payload, rows: slice) -> Payload:
-    return value[rows] if isinstance(value, Tensor) else {n: t[rows] for n, t in value.items()}
 
 
 @contextmanager
@@ -256,7 +252,7 @@ def _at(value: Payload, i: int) -> Payload:
     return value[i] if isinstance(value, Tensor) else row(value, i)
 
 
-def _rows(value: Payload, positions: Tensor) -> Payload:
+def _rows(value: Payload, positions: Tensor | slice) -> Payload:
     return value[positions] if isinstance(value, Tensor) else {n: t[positions] for n, t in value.items()}
 
 

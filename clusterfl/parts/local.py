@@ -120,7 +120,7 @@ def _descend(
     """Steps of SGD, written into ``theta``."""
     lr, mu, decay = rule.rate(me.round), rule.momentum, rule.weight_decay
     dense = me.task.dense
-    if dense is not None and grad is gradient and not (mu or decay or rule.clip):
+    if dense is not None and grad is gradient and not (mu or decay) and rule.clip is None:
         if me.stacked:
             theta.update({n: theta[n] + (me.key * 0).to(theta[n].dtype) for n in names})  # a copy for each client
         for x, y, w, *_ in batches:
