@@ -78,13 +78,16 @@ def select(tree: Tree, names: Iterable[str]) -> Tree:
 
 def flat(tree: Tree, names: Iterable[str] | None = None) -> Tensor:
     """A stack as a matrix ``[m, P]`` of its floating tensors (or of ``names``)."""
-    chosen = [t for t in tree.values() if t.is_floating_point()] if names is None else [tree[n] for n in names]
-    return torch.cat([t.reshape(t.shape[0], -1) for t in chosen], dim=1)
+    return torch.cat([t.reshape(t.shape[0], -1) for t in _chosen(tree, names)], dim=1)
 
 
 def vector(tree: Tree, names: Iterable[str] | None = None) -> Tensor:
     """A single tree as a vector ``[P]``."""
-    return flat({name: t.unsqueeze(0) for name, t in tree.items()}, names)[0]
+    return torch.cat([t.reshape(-1) for t in _chosen(tree, names)])
+
+
+def _chosen(tree: Tree, names: Iterable[str] | None) -> list[Tensor]:
+    return [t for t in tree.values() if t.is_floating_point()] if names is None else [tree[n] for n in names]
 
 
 def unvector(values: Tensor, like: Tree) -> Tree:

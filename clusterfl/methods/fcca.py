@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clusterfl import keys
-from clusterfl.client import Batch, Client, Cohort, Payload, Shard, on_client, on_server
+from clusterfl.client import Client, Cohort, Payload, Shard, on_client, on_server
 from clusterfl.keys import Key
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
 from clusterfl.models.flow import Flow
-from clusterfl.parts.adam import adam, gradient_of
+from clusterfl.parts.adam import adam
 from clusterfl.parts.aggregate import MeanBy, mean_by
 from clusterfl.parts.distance import label_ratios
 from clusterfl.parts.init import first_net, kmeans
@@ -232,30 +232,27 @@ class FCCA(Method[FCCAState]):
         batches = replace(me, train=shard).batches(size=self.flow_batch, steps=steps, stream=1)
         absent = label_ratios(me) == 0
         share = self.alpha * absent.any() / self.flow_batch  # the weight of one UNKNOWN sample
+        noise, marks = (keys.split(keys.fold_in(me.key, "unknown", what), steps) for what in ("z", "labels"))
 
-        def gradient(batch: Batch, at: Tensor) -> Tensor:
-            key = keys.fold_in(batch.key, "unknown")
-            unknown = keys.normal(key, self.flow_batch, flow.dim)
-            labels = _draw(absent, keys.fold_in(key, "labels"), self.flow_batch)
+        def gradient(at: Tensor, step: int) -> Tensor:
+            batch = next(batches)
+            unknown = keys.normal(noise[step], self.flow_batch, flow.dim)
+            labels = _draw(absent, marks[step], self.flow_batch)
             w = torch.ones_like(batch.x[:, 0]) if batch.w is None else batch.w
             w = torch.cat([w / w.sum(), share.expand(self.flow_batch)])
             x = torch.cat([batch.x, unknown])
             onehot = F.one_hot(torch.cat([batch.y, labels]), classes).to(x.dtype)
-
-            def loss(theta: Tree) -> Tensor:
-                return flow.nll(theta, x, onehot, w, per_dim=self.recipe == "robust") * w.sum()
-
-            return vector(gradient_of(loss, unvector(at, _like(flow)), stacked=me.stacked))
+            return vector(flow.gradient(unvector(at, _like(flow)), x, onehot, w, per_dim=self.recipe == "robust"))
 
         if self.recipe == "literal":
-            for batch in batches:
-                found = found - (self.flow_lr or 0.01) * gradient(batch, found)
+            for step in range(steps):
+                found = found - (self.flow_lr or 0.01) * gradient(found, step)
         else:
 
-            def step(at: Tree, _: int) -> Tree:
-                return {"flow": clipped([gradient(next(batches), at["flow"])], CLIP)[0]}
+            def clip(at: Tree, step: int) -> Tree:
+                return {"flow": clipped([gradient(at["flow"], step - 1)], CLIP)[0]}
 
-            found = adam(step, {"flow": found}, steps, self.flow_lr or 5e-3)["flow"]
+            found = adam(clip, {"flow": found}, steps, self.flow_lr or 5e-3)["flow"]
         whole = found.isfinite().all()
         return torch.where(whole, found, 0.0), whole
 

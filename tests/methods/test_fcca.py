@@ -238,7 +238,7 @@ def test_the_flows_loss_is_equation_3() -> None:
     method = fcca(recipe="literal", alpha=0.7, flow_batch=16, flow_lr=0.05)
     flow = method.flow(me.task)
     batch = next(iter(me.batches(size=16, steps=1, stream=1)))
-    unknown = keys.normal(keys.fold_in(batch.key, "unknown"), 16, 4)
+    unknown = keys.normal(keys.fold_in(me.key, "unknown", "z", 0), 16, 4)
     theta = {n: t.clone().requires_grad_() for n, t in _like(flow).items()}
 
     def nll(z: Tensor, onehot: Tensor) -> Tensor:

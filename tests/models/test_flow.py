@@ -73,6 +73,21 @@ def test_stacked_equals_a_loop() -> None:
         torch.testing.assert_close(row(gradient, i), one_gradient, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("per_dim", [True, False])
+@pytest.mark.parametrize("dim", [2, 5, 16])
+def test_gradient_is_autograds(dim: int, per_dim: bool) -> None:
+    flow = Flow(dim, 3, blocks=3, hidden=8, clamp=0.7)
+    theta = {name: t.double() for name, t in trained_looking(flow).items()}
+    z, onehot = (t.double() for t in data(flow, 9))
+    w = keys.uniform(KEY, 9).double()
+    want, _ = grad_and_value(lambda t: flow.nll(t, z, onehot, w, per_dim=per_dim) * w.sum())(theta)
+    got = flow.gradient(theta, z, onehot, w, per_dim=per_dim)
+    assert list(got) == list(theta)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+    stacked = vmap(lambda w: flow.gradient(theta, z, onehot, w, per_dim=per_dim))(torch.stack([w, 2 * w]))
+    torch.testing.assert_close(row(stacked, 1), {n: 2 * t for n, t in want.items()}, rtol=1e-9, atol=1e-12)
+
+
 def test_gradient_reaches_every_parameter() -> None:
     flow = Flow(6, 3, hidden=16)
     z, onehot = data(flow, 64)
