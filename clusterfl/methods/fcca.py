@@ -232,12 +232,13 @@ class FCCA(Method[FCCAState]):
         batches = replace(me, train=shard).batches(size=self.flow_batch, steps=steps, stream=1)
         absent = label_ratios(me) == 0
         share = self.alpha * absent.any() / self.flow_batch  # the weight of one UNKNOWN sample
-        noise, marks = (keys.split(keys.fold_in(me.key, "unknown", what), steps) for what in ("z", "labels"))
+        noise = keys.split(keys.fold_in(me.key, "unknown", "z"), steps)
+        drawn = _draw(absent, keys.fold_in(me.key, "unknown", "labels"), steps * self.flow_batch)
 
         def gradient(at: Tensor, step: int) -> Tensor:
             batch = next(batches)
             unknown = keys.normal(noise[step], self.flow_batch, flow.dim)
-            labels = _draw(absent, marks[step], self.flow_batch)
+            labels = drawn[step * self.flow_batch : (step + 1) * self.flow_batch]
             w = torch.ones_like(batch.x[:, 0]) if batch.w is None else batch.w
             w = torch.cat([w / w.sum(), share.expand(self.flow_batch)])
             x = torch.cat([batch.x, unknown])

@@ -42,6 +42,8 @@ class Flow:
                 raise ConfigError(f"{name}={value} should be at least {least}")
         if not self.clamp > 0:
             raise ConfigError(f"clamp={self.clamp} should be above 0")
+        for block in range(self.blocks):
+            _undo(self.dim, block)  # and its inverse: a tensor made inside ``grad`` must not be cached
 
     def init(self, key: Key) -> Tree:
         """A fresh flow, close to a permutation: the last layers of scale and shift are small."""
@@ -60,8 +62,8 @@ class Flow:
 
     def forward(self, theta: Tree, z: Tensor, onehot: Tensor) -> tuple[Tensor, Tensor]:
         """``u`` and ``log |det du/dz|``."""
-        u, logdet, _ = self._trace(theta, z, onehot)
-        return u, logdet
+        u, trace = self._trace(theta, z, onehot)
+        return u, torch.stack([move.by.s.sum(-1) for move in trace]).sum(0)
 
     def inverse(self, theta: Tree, u: Tensor, onehot: Tensor) -> Tensor:
         """The ``z`` with ``forward(z) = u``."""
@@ -92,45 +94,46 @@ class Flow:
 
         By hand: recording and replaying nets this small costs autograd more than their arithmetic.
         """
-        u, _, trace = self._trace(theta, z, onehot)
+        u, trace = self._trace(theta, z, onehot)
         w = (w / self.dim if per_dim else w).unsqueeze(-1)
         g = w * u
         found: Tree = {}
         for block in reversed(range(self.blocks)):
             ga, gb = self._halves(g)
-            gb, more = self._back(theta, f"block{block}.b", *trace.pop(), gb, w, found)
-            ga, less = self._back(theta, f"block{block}.a", *trace.pop(), ga + more, w, found)
+            gb, more = self._back(theta, f"block{block}.b", trace.pop(), gb, w, found)
+            ga, less = self._back(theta, f"block{block}.a", trace.pop(), ga + more, w, found)
             g = _reorder(torch.cat([ga, gb + less], dim=-1), _undo(self.dim, block))
         return {name: found[name] for name in theta}
 
-    def _trace(self, theta: Tree, z: Tensor, onehot: Tensor) -> tuple[Tensor, Tensor, list[tuple[_Coupling, Tensor]]]:
-        """As :meth:`forward`, and every coupling with the half that it has scaled."""
-        logdet = torch.zeros_like(z[..., 0])
+    def _trace(self, theta: Tree, z: Tensor, onehot: Tensor) -> tuple[Tensor, list[_Move]]:
+        """``u``, and every move on the way to it."""
         trace = []
         for block in range(self.blocks):
             a, b = self._halves(_reorder(z, _permutation(self.dim, block)))
-            seen = self._coupling(theta, f"block{block}.a", b, onehot)
-            scaled = a * seen.s.exp()
-            trace.append((seen, scaled))
-            a, logdet = scaled + seen.t, logdet + seen.s.sum(-1)
-            seen = self._coupling(theta, f"block{block}.b", a, onehot)
-            scaled = b * seen.s.exp()
-            trace.append((seen, scaled))
-            b, logdet = scaled + seen.t, logdet + seen.s.sum(-1)
+            move = self._move(theta, f"block{block}.a", a, b, onehot)
+            a = move.scaled + move.by.t
+            trace.append(move)
+            move = self._move(theta, f"block{block}.b", b, a, onehot)
+            b = move.scaled + move.by.t
+            trace.append(move)
             z = torch.cat([a, b], dim=-1)
-        return z, logdet, trace
+        return z, trace
 
-    def _back(
-        self, theta: Tree, name: str, seen: _Coupling, scaled: Tensor, g: Tensor, w: Tensor, found: Tree
-    ) -> tuple[Tensor, Tensor]:
-        """From the gradient of a coupling's outcome, that of the half it moved and of the half it looked at;
-        its parameters' gradients go into ``found``."""
-        raw = (g * scaled - w) * (2 / math.pi) / (1 + (seen.raw / self.clamp).square())
-        out = torch.cat([raw, g], dim=-1)
-        hidden = (out @ theta[f"{name}.w2"]) * (seen.h > 0)
-        found |= {f"{name}.w1": hidden.mT @ seen.x, f"{name}.b1": hidden.sum(-2)}
-        found |= {f"{name}.w2": out.mT @ seen.h, f"{name}.b2": out.sum(-2)}
-        return g * seen.s.exp(), hidden @ theta[f"{name}.w1"][:, : -self.classes]
+    def _move(self, theta: Tree, name: str, half: Tensor, other: Tensor, onehot: Tensor) -> _Move:
+        by = self._coupling(theta, name, other, onehot)
+        scale = by.s.exp()
+        return _Move(by, scale, half * scale)
+
+    def _back(self, theta: Tree, name: str, move: _Move, g: Tensor, w: Tensor, found: Tree) -> tuple[Tensor, Tensor]:
+        """From the gradient of a half that was moved, that of the half before and of the other half; the
+        gradients of the parameters go into ``found``."""
+        by = move.by
+        flat = (by.raw * (1 / self.clamp)).square() + 1  # atan'(r) = 1 / (r^2 + 1)
+        out = torch.cat([(g * move.scaled - w) * (2 / math.pi) / flat, g], dim=-1)
+        hidden = (out @ theta[f"{name}.w2"]) * (by.h > 0)
+        found |= {f"{name}.w1": hidden.mT @ by.x, f"{name}.b1": hidden.sum(-2)}
+        found |= {f"{name}.w2": out.mT @ by.h, f"{name}.b2": out.sum(-2)}
+        return g * move.scale, hidden @ theta[f"{name}.w1"][:, : -self.classes]
 
     def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x[..., : self.dim // 2], x[..., self.dim // 2 :]
@@ -144,28 +147,32 @@ class Flow:
 
 
 class _Coupling(NamedTuple):
-    x: Tensor  # the half that is left as it is, and the label
+    """What one half and the label say of the other half, and how they came to it."""
+
+    x: Tensor  # the half and the label
     h: Tensor  # the hidden layer
     raw: Tensor  # the log-scale before its clamp
     s: Tensor  # the log-scale
     t: Tensor  # the shift
 
 
-def _reorder(x: Tensor, order: list[int]) -> Tensor:
-    return x.index_select(-1, torch.tensor(order, device=x.device))
+class _Move(NamedTuple):
+    by: _Coupling
+    scale: Tensor
+    scaled: Tensor  # the half, times the scale; plus the shift it is what comes out
+
+
+def _reorder(x: Tensor, order: Tensor) -> Tensor:
+    return x.index_select(-1, order.to(x.device))
 
 
 @lru_cache
-def _permutation(dim: int, block: int) -> list[int]:
-    """The block's fixed order of features.
-
-    By a hash, so that it needs neither a generator nor the same numpy on every client; and plain integers,
-    because a tensor made inside ``grad`` must not be cached.
-    """
-    return sorted(range(dim), key=lambda i: sha256(f"{block}/{i}".encode()).digest())
+def _permutation(dim: int, block: int) -> Tensor:
+    """The block's fixed order of features, by a hash, so that it needs neither a generator nor the same numpy on
+    every client."""
+    return torch.tensor(sorted(range(dim), key=lambda i: sha256(f"{block}/{i}".encode()).digest()))
 
 
 @lru_cache
-def _undo(dim: int, block: int) -> list[int]:
-    order = _permutation(dim, block)
-    return sorted(range(dim), key=order.__getitem__)
+def _undo(dim: int, block: int) -> Tensor:
+    return _permutation(dim, block).argsort()
