@@ -178,6 +178,18 @@ def test_finished_cells_are_not_run_again(folder: Path, runs: list[str]) -> None
     assert "root" not in found["config"]["data"]  # where this machine keeps its data is nobody's business
 
 
+def test_only_takes_a_row_by_its_name_and_a_method_by_its_own(folder: Path) -> None:
+    (folder / "some" / "table1.toml").write_text(TINY.replace('name = "Global"\nmethod', 'name = "IFCA"\nmethod'))
+    experiment = load(folder / "some" / "table1.toml")
+    for only, names in (
+        ("IFCA", {"IFCA"}),
+        ("IFCA+2", {"IFCA+2"}),
+        ("ifca", {"IFCA", "IFCA+2"}),
+        ("ifca+2", {"IFCA+2"}),
+    ):
+        assert {cell.row.name for cell in command.wanted([experiment], "full", [0], only, None)} == names
+
+
 def test_what_changed_is_run_again(folder: Path, runs: list[str]) -> None:
     run(folder, "some.table1", "--seeds", "0")
     path = folder / "some" / "table1.toml"

@@ -32,7 +32,7 @@ def reproduce(
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5 (default 0-2; smoke: 0).")
     ] = None,
-    only: Annotated[str | None, typer.Option("--only", metavar="METHOD", help="One row, or all of a method.")] = None,
+    only: Annotated[str | None, typer.Option("--only", metavar="METHOD", help="One row by its name (FCCA), or all of a method (fcca).")] = None,
     setting: Annotated[str | None, typer.Option("--setting", metavar="NAME", help="One column.")] = None,
     folder: Annotated[
         Path | None, typer.Option("--dir", metavar="DIR", help="Experiments (default: the checkout's experiments/).")
@@ -117,7 +117,8 @@ def wanted(
     ):
         if given is not None:
             known = list(dict.fromkeys(word for cell in cells for word in words(cell)))
-            cells = [cell for cell in cells if slug(given) in words(cell)]
+            exact = [cell for cell in cells if name == "--only" and cell.row.name == given]
+            cells = exact or [cell for cell in cells if slug(given) in words(cell)]
             if not cells:
                 raise ConfigError(f"{name} {given!r} should be one of {', '.join(known)}")
     return cells
