@@ -113,7 +113,8 @@ class CFL(Method[CFLState]):
             return state
         if self.gamma is not None and ((1.0 - across) / 2.0) ** 0.5 <= self.gamma:
             return state
-        log.info("round %d: cluster %d splits into %s and %s", cohort.round, c, members[~leaves], members[leaves])
+        stay, go = members[~leaves].tolist(), members[leaves].tolist()
+        log.info("round %d: cluster %d splits into %s and %s", cohort.round, c, stay, go)
         theta, directions = row(state.centers, c), torch.stack([own[side].mean(dim=0) for side in (~leaves, leaves)])
         return CFLState(
             concat([state.centers, repeat(theta, 1)]),
