@@ -32,7 +32,10 @@ def reproduce(
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5 (default 0-2; smoke: 0).")
     ] = None,
-    only: Annotated[str | None, typer.Option("--only", metavar="METHOD", help="One row by its name (FCCA), or all of a method (fcca).")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="METHOD", help="A row by its name (FCCA), or all of a method (fcca)."),
+    ] = None,
     setting: Annotated[str | None, typer.Option("--setting", metavar="NAME", help="One column.")] = None,
     folder: Annotated[
         Path | None, typer.Option("--dir", metavar="DIR", help="Experiments (default: the checkout's experiments/).")
