@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from clusterfl.client import Batch, Client
 from clusterfl.parts.local import Gradient, gradient
 from clusterfl.tree import Tree
@@ -13,6 +15,10 @@ def proximal(anchor: Tree, strength: float, grad: Gradient = gradient) -> Gradie
         return grad
 
     def pulled(me: Client, theta: Tree, batch: Batch) -> Tree:
-        return {n: g + strength * (theta[n] - anchor[n]) for n, g in grad(me, theta, batch).items()}
+        got = grad(me, theta, batch)
+        if me.stacked:
+            return {n: g + strength * (theta[n] - anchor[n]) for n, g in got.items()}
+        off = torch._foreach_sub([theta[n] for n in got], [anchor[n] for n in got])
+        return dict(zip(got, torch._foreach_add(list(got.values()), off, alpha=strength), strict=True))
 
     return pulled
