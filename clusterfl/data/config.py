@@ -94,8 +94,8 @@ class DataConfig:
             raise ConfigError(f"alpha=None should be a number with split={split!r}, for example 0.4")
         if split == "class_groups" and self.resolved_shift != "none":
             raise ConfigError(f"shift={self.shift!r} should be 'none' with split='class_groups'")
-        if is_synthetic(self.source) and split != "natural":
-            raise ConfigError(f"split={self.split!r} should be 'natural' with source={self.source!r}")
+        if is_synthetic(self.source) and split == "clusters":
+            raise ConfigError(f"split='clusters' should be 'natural' or 'dirichlet' with source={self.source!r}")
         if sources > 1 and split != "clusters":
             raise ConfigError(f"split={self.split!r} should be 'clusters' with joined sources, each one a cluster")
         if clusters % sources:
@@ -128,7 +128,8 @@ class DataConfig:
     @property
     def resolved_clusters(self) -> int:
         """As many as differ: without a shift, the joined sources are the clusters."""
-        if self.resolved_split == "class_groups" or is_synthetic(self.source) or self.resolved_shift != "none":
+        tasks = is_synthetic(self.source) and self.resolved_split == "natural"
+        if self.resolved_split == "class_groups" or tasks or self.resolved_shift != "none":
             return self.clusters
         return len(names_in(self.source))
 

@@ -90,6 +90,8 @@ def _source(config: DataConfig, key: Key) -> Source:
     if not synthetic.is_synthetic(config.source):
         return load_source(config.source, config.root)
     key = keys.fold_in(key, "synthetic")
+    if config.split != "natural":
+        return synthetic.pooled(config.source, key)
     if not config.clients:
         raise DataError("clients=0 should be a number of tasks with a synthetic source")
     total = config.clients + config.unseen

@@ -3,11 +3,13 @@
 S. Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018, data/synthetic. Its published code
 normalises the softmax over a task's samples where the paper has classes; every task then has labels of most
 classes, and a linear model of all clusters fits badly. "synthetic" does as that code does, "synthetic_argmax"
-as the paper says: the label is the largest logit, and most tasks have one or two classes.
+as the paper says: the label is the largest logit, and most tasks have one or two classes. A task is a client
+where the split is natural; any other split deals out the samples of many tasks of one cluster.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from clusterfl.keys import Key
 
 Array = npt.NDArray[Any]
 NAMES = ("synthetic", "synthetic_argmax")
+POOLED_TASKS = 1000  # as LEAF's own instructions have it
 
 
 def is_synthetic(name: str) -> bool:
@@ -64,3 +67,9 @@ def generate(name: str, clusters: Array, sizes: Array, key: Key) -> Source:
     x, y = np.concatenate(xs), np.concatenate(ys).astype(np.int64)
     groups = np.repeat(np.arange(len(sizes)), sizes)
     return Source(name, x, y, x[:0], y[:0], classes, groups_train=groups, group_truth=np.asarray(clusters), levels=None)
+
+
+def pooled(name: str, key: Key) -> Source:
+    """The samples of LEAF's 1,000 tasks around one centre, as one dataset without clients."""
+    source = generate(name, np.zeros(POOLED_TASKS, np.int64), leaf_sizes(POOLED_TASKS, keys.fold_in(key, "sizes")), key)
+    return replace(source, groups_train=None, group_truth=None)

@@ -192,8 +192,21 @@ def test_synthetic_population() -> None:
     assert source.group_truth is not None and source.group_truth.tolist() == [0, 1, 2]
     with pytest.raises(ConfigError, match="should end in DIMSxCLASSES"):
         made(source="synthetic:20", clients=4)
-    with pytest.raises(ConfigError, match="should be 'natural' with source='synthetic'"):
+    with pytest.raises(ConfigError, match="should be 'natural' or 'dirichlet' with source='synthetic'"):
         DataConfig(source="synthetic", split="clusters")
+
+
+def test_synthetic_pool_is_dealt_out_under_renamed_labels() -> None:
+    """FCCA's Synthetic: one linear rule for all, read through each cluster's own renaming of the labels."""
+    fields: dict[str, Any] = {"split": "dirichlet", "alpha": 5.0, "shift": "permute_labels", "clients": 6}
+    population = made(source="synthetic_argmax:10x4", clusters=2, samples=500, **fields)
+    assert population.truth is not None and population.classes == 4
+    scores = np.zeros((6, 6))
+    for i in range(6):
+        model = LogisticRegression(C=100, max_iter=200).fit(*population.train.of(i))
+        scores[i] = [model.score(*population.test.of(j)) for j in range(6)]
+    same = (population.truth[:, None] == population.truth).numpy()
+    assert scores[same].min() > 0.75 and scores[~same].mean() < 0.5
 
 
 @pytest.mark.parametrize(
