@@ -94,7 +94,7 @@ class MDICFL(Method[MDState]):
 
     def round(self, state: MDState, cohort: Cohort) -> MDState:
         got = cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]))  # lines 4-7
-        if cohort.round < self.warmup:
+        if cohort.round < self.warmup or self.k == 1:  # one centre needs no telling apart
             log_clusters(cohort, state.assign, state.assign, self.k)
             return replace(state, centers=mean_by(got["theta"], state.assign[got.ids], old=state.centers))
         pseudo = self.pseudo(state, cohort)  # line 3; the old centres are enough, so clients may train meanwhile
@@ -119,7 +119,7 @@ class MDICFL(Method[MDState]):
 
     def cost(self, task: Task) -> tuple[int, int]:
         # label ratios are sent once, before any ordinary round
-        extra = (4 * self.k * task.classes, 8) if self.privacy == "strong" else (0, 0)
+        extra = (4 * self.k * task.classes, 8) if self.privacy == "strong" and self.k > 1 else (0, 0)
         return task.size + extra[0], task.size + extra[1]
 
     # -- on the server -------------------------------------------------------------------------------

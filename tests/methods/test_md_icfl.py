@@ -235,9 +235,15 @@ def test_variants_conform(variant: str) -> None:
     check_method(replace(QUICK, **VARIANTS[variant]), tolerance=1e-4 if variant == "warm generator" else 1e-5)
 
 
-def test_one_cluster_is_fedavg() -> None:
-    one = replace(QUICK, k=1, init_from="independent")
+@pytest.mark.parametrize("privacy", ["weak", "strong"])
+def test_one_cluster_is_fedavg(privacy: Any) -> None:
+    one = replace(QUICK, k=1, init_from="independent", privacy=privacy)
     check_method(one, counterpart=FedAvg(local=LOCAL, weights="uniform"))
+
+
+def test_one_cluster_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MDICFL, "pseudo", lambda *_: pytest.fail("searched"))
+    play(replace(QUICK, k=1), Serial(small_task(), small_population()), rounds=2)
 
 
 @pytest.mark.parametrize("engine", [Serial, Stacked])
