@@ -28,7 +28,8 @@ class DataConfig:
     source: str = _option(
         "digits",
         "a name in clusterfl.data.SOURCES, several joined as mnist+usps (each one a cluster), multi_source, "
-        "synthetic, folder:PATH (one .npz per client) or table:PATH (.csv or .parquet)",
+        "synthetic (LEAF's tasks; pooled with split='dirichlet'), folder:PATH (one .npz per client) or "
+        "table:PATH (.csv or .parquet)",
     )
     root: str | None = _option(None, "folder of datasets; unset: CLUSTERFL_DATA, else the cache folder")
     split: str = _option(

@@ -109,6 +109,8 @@ class MDICFL(Method[MDState]):
         return serve_clusters(state, ids)
 
     def admit(self, state: MDState, cohort: Cohort) -> Served:
+        if self.k == 1:
+            return Served(state.centers, torch.zeros(len(cohort), dtype=torch.int64))
         # not in the paper: training from the mean of the centres, long enough to forget where it began
         got = cohort.run(Train(self.local.longer(self.admit_rounds)).train, {"theta": mean_all(state.centers)})
         ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)

@@ -243,7 +243,9 @@ def test_one_cluster_is_fedavg(privacy: Any) -> None:
 
 def test_one_cluster_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MDICFL, "pseudo", lambda *_: pytest.fail("searched"))
-    play(replace(QUICK, k=1), Serial(small_task(), small_population()), rounds=2)
+    one, engine = replace(QUICK, k=1), Serial(small_task(), small_population())
+    served = one.admit(play(one, engine, rounds=2), engine.cohort(torch.arange(3), KEY))
+    assert served.index.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("engine", [Serial, Stacked])
