@@ -74,6 +74,7 @@ class Outcome:
     accuracy: Accuracy
     f1: Accuracy  # the same figures of the clients' F1
     global_accuracy: float  # the served model before personalisation
+    global_weighted: float  # the same, over all clients' samples together
     top5_rounds: float
     clusters: Clustering | None
     clusters_found: int
@@ -177,20 +178,20 @@ class Simulation:
         last = self.records[-1]
         self._hold(self.round)
         served = self.method.serve(self.state, self.ids)
+        sizes = self.population.train.sizes[: self.population.clients]
         cross = self.engine.cross(served.models, self.ids) if served.k <= len(self.ids) // 2 + 1 else None
         if cross is None:
             intra, inter = float("nan"), None
-            global_accuracy = float("nan")
+            impersonal = Accuracy.of(torch.full_like(last.accuracy, torch.nan), sizes)
         else:
             intra, inter = intra_inter(cross, served.index)
-            global_accuracy = float(cross.gather(1, served.index.unsqueeze(1)).mean())
+            impersonal = Accuracy.of(cross.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
             if served.everywhere:
                 homes = [last.accuracy[served.index == j].mean() for j in served.index.unique()]
                 intra = inter = float(torch.stack(homes).mean())
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
-        sizes = self.population.train.sizes[: self.population.clients]
         return Outcome(
             self.method,
             self.state,
@@ -198,7 +199,8 @@ class Simulation:
             self.records,
             Accuracy.of(last.accuracy, sizes),
             Accuracy.of(torch.full_like(last.accuracy, torch.nan) if last.f1 is None else last.f1, sizes),
-            global_accuracy,
+            impersonal.mean,
+            impersonal.weighted,
             top_rounds(means),
             None if truth is None else clustering(last.assign, truth[: self.population.clients]),
             int(last.assign.unique().numel()),

@@ -108,6 +108,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "accuracy_bottom5": outcome.accuracy.bottom5,
             "accuracy_top5_rounds": outcome.top5_rounds,
             "global_accuracy": outcome.global_accuracy,
+            "global_weighted": outcome.global_weighted,
             "f1_micro": outcome.f1.weighted,
             "f1_macro": outcome.f1.mean,
             "ari": right and right.ari,

@@ -148,6 +148,18 @@ def test_clients_without_data_take_no_part(caplog: pytest.LogCaptureFixture) -> 
         simulation(population=with_sizes(0, 0))
 
 
+def test_global_figures_are_those_of_the_model_before_personalisation() -> None:
+    torch.manual_seed(0)
+    population = with_sizes(40, 7, 3)
+    outcome = simulation("fedper", population=population, rounds=2).run()
+    module = small_task().module
+    module.load_state_dict({name: t[0] for name, t in outcome.served.models.items()})
+    right = [float((module(x).argmax(1) == y).float().mean()) for x, y in map(population.test.of, range(3))]
+    assert outcome.served.k == 1 and outcome.accuracy.mean != pytest.approx(sum(right) / 3)
+    assert outcome.global_accuracy == pytest.approx(sum(right) / 3)
+    assert outcome.global_weighted == pytest.approx((40 * right[0] + 7 * right[1] + 3 * right[2]) / 50)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"rounds": -1}, {"participation": 0.0}, {"participation": 1.1}, {"eval_every": 0}], ids=str
 )
