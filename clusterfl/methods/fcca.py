@@ -59,6 +59,7 @@ class FCCA(Method[FCCAState]):
     per: bool = False  # +Per: every client goes on with a head of its own
     alpha: float = 1.0  # weight of the UNKNOWN samples (eq. 3); 0: none
     warmup: int = 10  # rounds that flows train before they are compared; one head for all until then
+    centred: bool = False  # clients send the means of their labels, and flows learn only what lies around these
     recipe: Literal["robust", "literal"] = "robust"  # how flows are trained; the paper's letter makes them diverge
     flow_steps: int = 20  # steps of a client's flow in a round
     flow_batch: int = 64  # features in a step, and as many UNKNOWN samples
@@ -132,7 +133,8 @@ class FCCA(Method[FCCAState]):
     def cost(self, task: Task) -> tuple[int, int]:
         flow = self.flow(task)
         moments = 2 * flow.dim * 4
-        return task.size + moments, task.size + moments + 4 * _start(flow).numel() + 4
+        means = flow.classes * flow.dim * 4 if self.centred else 0
+        return task.size + moments, task.size + moments + 4 * _start(flow).numel() + means + 4
 
     def similarity(self, state: FCCAState) -> tuple[Similarity, Tensor]:
         """B, P and S of the clients that have trained a flow, and the ids of these clients."""
@@ -182,7 +184,9 @@ class FCCA(Method[FCCAState]):
     @on_server
     def generate(self, me: Client, eps: Tensor, flow: Tensor) -> dict[str, Payload]:
         shape = self.flow(me.task)
-        return {"look": look(shape, unvector(flow, _like(shape)), eps)}
+        size = _start(shape).numel()
+        means = flow[size:].reshape(shape.classes, shape.dim) if self.centred else None
+        return {"look": look(shape, unvector(flow[:size], _like(shape)), eps, means)}
 
     # -- the client ------------------------------------------------------------------------------------
 
@@ -191,8 +195,8 @@ class FCCA(Method[FCCAState]):
         # The flow sees the encoder as received, which is the same for every client (Fig. 1, step 1); Algorithm 1
         # trains the encoder first, and then no two clients' features would live in the same space.
         z = self._features(me, theta)
-        flow, whole = self._fit(me, z, moments, self.flow_steps)
-        me.keep(flow=torch.where(whole, flow, _start(self.flow(me.task)).to(flow.device)))
+        flow, sent = self._describe(me, z, moments, self.flow_steps)
+        me.keep(flow=flow)
         if self.per:
             theta = {**theta, **(me.tree("head") or {})}
         theta = sgd(me, theta, self.local, proximal(theta, self.prox))
@@ -200,13 +204,13 @@ class FCCA(Method[FCCAState]):
         if self.per:
             me.keep_tree("head", head)
         body = {n: t for n, t in theta.items() if n not in head}
-        return {"n": me.size, "body": {**body, MOMENTS: _raw_moments(me, z)}, "head": head, "flow": flow}
+        return {"n": me.size, "body": {**body, MOMENTS: _raw_moments(me, z)}, "head": head, "flow": sent}
 
     @on_client
     def introduce(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
         """A newcomer's flow, after as many steps as the others had before the first clustering."""
-        flow, _ = self._fit(me, self._features(me, theta), moments, self.flow_steps * max(self.warmup, 1))
-        return {"flow": flow}
+        _, sent = self._describe(me, self._features(me, theta), moments, self.flow_steps * max(self.warmup, 1))
+        return {"flow": sent}
 
     @on_client
     def own_head(self, me: Client, theta: Tree) -> dict[str, Payload]:
@@ -221,6 +225,14 @@ class FCCA(Method[FCCAState]):
         """``[n, d]``: the encoder's output on all train data, projected if it is too wide for a flow."""
         z = torch.cat([me.task.features(theta, x) for x, _, _ in me.train.pieces()])
         return z if me.task.width <= self.dim else z @ _projection(me.task.width, self.dim).to(z.device)
+
+    def _describe(self, me: Client, z: Tensor, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """The client's flow after some more steps, and what it sends: the flow and, if ``centred``, its labels' means
+        in standard units. A flow that diverged is sent as zeros and begins anew."""
+        means = _label_means(me, z - moments[0]) if self.centred else None
+        flow, whole = self._fit(me, z if means is None else z - means[me.train.y], moments, steps)
+        sent = flow if means is None else torch.cat([flow, (means / moments[1]).flatten() * whole])
+        return torch.where(whole, flow, _start(self.flow(me.task)).to(flow.device)), sent
 
     def _fit(self, me: Client, z: Tensor, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """The client's flow after some more steps of conditional maximum likelihood (eq. 3), as a vector, and
@@ -266,6 +278,14 @@ def _raw_moments(me: Client, z: Tensor) -> Tensor:
     """``[2, d]``: the means of the features and of their squares; the weighted mean of these is the whole's."""
     w = torch.ones_like(z[:, 0]) if me.train.w is None else me.train.w
     return torch.stack([w @ z, w @ z.square()]) / me.size.clamp(min=1.0)
+
+
+def _label_means(me: Client, z: Tensor) -> Tensor:
+    """``[C, d]``: the means of ``z`` by label, as if each had one sample more, at 0: few samples claim little, and a
+    label that the client lacks claims nothing."""
+    hot = F.one_hot(me.train.y, me.task.classes).to(z.dtype)
+    hot = hot if me.train.w is None else hot * me.train.w.unsqueeze(1)
+    return hot.mT @ z / (hot.sum(dim=0) + 1.0).unsqueeze(1)
 
 
 def _draw(among: Tensor, key: Key, n: int) -> Tensor:

@@ -16,9 +16,9 @@ from clusterfl.models.flow import Flow
 from clusterfl.tree import Tree
 
 
-def look(flow: Flow, theta: Tree, eps: Tensor) -> Tensor:
+def look(flow: Flow, theta: Tree, eps: Tensor, means: Tensor | None = None) -> Tensor:
     """``[2, C, d]``: the mean direction of the features that a client's flow generates, for each half of the
-    noise and each label.
+    noise and each label; around these ``means`` [C, d], if given.
 
     Nothing else of a flow is needed: eps1 and eps2 are independent, so the expected cosine between the
     features of two clients is the product of their mean directions, over all pairs of draws at once.
@@ -30,6 +30,7 @@ def look(flow: Flow, theta: Tree, eps: Tensor) -> Tensor:
         eps.unsqueeze(1).expand(-1, flow.classes, -1, -1),
         onehot.unsqueeze(0).expand(halves, -1, draws, -1),
     )
+    z = z if means is None else z + means.unsqueeze(1)
     return F.normalize(z, dim=-1).mean(dim=-2)
 
 

@@ -54,6 +54,7 @@ def test_registered() -> None:
 
 def test_variants_conform() -> None:
     check_method(fcca(warmup=0, per=True, prox=0.1, dim=4))
+    check_method(fcca(warmup=0, centred=True))
 
 
 def test_one_cluster_is_fedavg() -> None:
@@ -284,6 +285,38 @@ def test_a_lost_flow_leaves_the_last_good_look() -> None:
     assert torch.equal(after.looks[1:], state.looks[1:])
     assert after.fits[:3].tolist() == [2, 1, 1]
     assert cohort.logged["flows_lost"] == 2
+
+
+def test_a_centred_flow_is_sent_with_its_labels_means_and_learns_the_rest() -> None:
+    y = torch.tensor([0] * 30 + [1] * 9 + [0])
+    z = 7.0 + 3.0 * keys.normal(keys.key(1), 40, 4) + 5.0 * y.unsqueeze(1)
+    moments = torch.stack([torch.full((4,), 6.0), torch.full((4,), 2.0)])
+    method, me = fcca(centred=True), client(z, y)
+    flow, sent = method._describe(me, z, moments, 5)
+    away = (z - 6.0) / 2.0
+    means = torch.stack([away[y == 0].sum(0) / 32, away[y == 1].sum(0) / 10, torch.zeros(4)])
+    torch.testing.assert_close(sent[len(flow) :].reshape(3, 4), means)
+    rest = away - means[y]
+    unit = torch.stack([torch.zeros(4), torch.ones(4)])
+    torch.testing.assert_close(flow, fcca()._fit(client(rest, y), rest, unit, 5)[0])
+    eps = keys.normal(keys.key(2), 2, 500, 4)
+    shape = method.flow(me.task)
+    theta = unvector(flow, _like(shape))
+    found = method.generate(me, eps, sent)["look"]
+    drawn = shape.inverse(theta, eps[0], torch.eye(3)[1].expand(500, 3)) + means[1]
+    assert isinstance(found, Tensor)
+    torch.testing.assert_close(found[0, 1], (drawn / drawn.norm(dim=1, keepdim=True)).mean(0))
+
+
+def test_a_centred_flow_that_diverges_is_sent_as_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(self: FCCA, me: Client, z: Tensor, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(_start(self.flow(me.task))), torch.tensor(False)
+
+    monkeypatch.setattr(FCCA, "_fit", lost)
+    y = torch.arange(12) % 3
+    me = client(keys.normal(keys.key(1), 12, 4), y)
+    flow, sent = fcca(centred=True)._describe(me, me.train.x, torch.stack([torch.zeros(4), torch.ones(4)]), 5)
+    assert not sent.any() and torch.equal(flow, _start(fcca().flow(me.task)))
 
 
 # -- variants ---------------------------------------------------------------------------------------------
