@@ -267,16 +267,20 @@ def write_result(cell: Cell, result: Table) -> None:
 
 
 class Results:
-    """What a paper's folder holds now. A run may stand in several tables: one with the same digest is the same."""
+    """What a paper's folder holds now. A run may stand in several tables: one with the same digest is the same.
+
+    Digests are of today: an option that is new since a result was written counts as its default.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.files: dict[str, Table] = {}
         for path in sorted((folder / "results").glob("*.json")):
             try:
                 found = json.loads(path.read_text(encoding="utf-8"))
-                self.files[path.name] = {k: found[k] for k in ("digest", "seed", "metrics", "seconds", "config")}
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # damaged: run again
+                kept = {k: found[k] for k in ("seed", "metrics", "seconds")}
+                self.files[path.name] = {**kept, "digest": digest(Config.parse(found["config"]))}
+            except (ConfigError, OSError, ValueError, KeyError, TypeError):
+                continue  # damaged, or of another time: run again
         self.by_digest = {found["digest"]: found for found in self.files.values()}
 
     @property
@@ -286,21 +290,11 @@ class Results:
     def of(self, cell: Cell) -> Table | None:
         """The cell's result, unless there is none or the cell means something else by now."""
         try:
-            config = cell.config()
+            wanted = digest(cell.config())
         except ConfigError:
             return None
         own = self.files.get(cell.path.name)
-        if own is not None and agree(own["config"], decisive(config)):
-            return own
-        return self.by_digest.get(digest(config))
-
-
-def agree(before: Any, now: Any) -> bool:
-    """Whether two tables have equal values under all keys they share: an option that is new since a result
-    was written, with a default that keeps to what was, does not make it stale."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return all(agree(before[k], now[k]) for k in before.keys() & now.keys())
-    return bool(before == now)
+        return own if own is not None and own["digest"] == wanted else self.by_digest.get(wanted)
 
 
 def commit() -> str | None:
