@@ -23,7 +23,7 @@ from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin,
 from clusterfl.models.flow import Flow
 from clusterfl.parts.adam import adam
 from clusterfl.parts.aggregate import MeanBy, mean_by
-from clusterfl.parts.distance import label_ratios
+from clusterfl.parts.distance import by_label, label_ratios
 from clusterfl.parts.init import first_net, kmeans
 from clusterfl.parts.local import SGD, clipped, sgd
 from clusterfl.parts.prox import proximal
@@ -283,8 +283,7 @@ def _raw_moments(me: Client, z: Tensor) -> Tensor:
 def _label_means(me: Client, z: Tensor) -> Tensor:
     """``[C, d]``: the means of ``z`` by label, as if each had one sample more, at 0: few samples claim little, and a
     label that the client lacks claims nothing."""
-    hot = F.one_hot(me.train.y, me.task.classes).to(z.dtype)
-    hot = hot if me.train.w is None else hot * me.train.w.unsqueeze(1)
+    hot = by_label(me)
     return hot.mT @ z / (hot.sum(dim=0) + 1.0).unsqueeze(1)
 
 

@@ -34,6 +34,11 @@ def class_distance(task: Task, theta: Tree, x: Tensor, h: Tensor) -> Tensor:
 
 def label_ratios(me: Client) -> Tensor:
     """``[C]``: the share of every class in the client's training data, p_i(y)."""
+    return by_label(me).sum(dim=0) / me.size.clamp(min=1.0)
+
+
+def by_label(me: Client) -> Tensor:
+    """``[n, C]``: each training sample's weight, under its label."""
     y, w = me.train.y, me.train.w
     hot = (y.unsqueeze(1) == torch.arange(me.task.classes, device=y.device)).float()
-    return (hot if w is None else hot * w.unsqueeze(1)).sum(dim=0) / me.size.clamp(min=1.0)
+    return hot if w is None else hot * w.unsqueeze(1)
