@@ -8,15 +8,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from clusterfl.lazy import lazy
 
 __version__ = "0.1.0"
 
 # names are looked up on first use: `import clusterfl` alone does not load PyTorch
 _HOME = {
+    "Callback": "loop",
+    "CheckpointConfig": "config",
     "Client": "client",
-    "Cohort": "client",
+    "Cohort": "cohort",
     "Config": "config",
     "METHODS": "methods",
     "MODELS": "models",
@@ -24,27 +27,27 @@ _HOME = {
     "Outcome": "loop",
     "Population": "data.population",
     "SGD": "parts.local",
-    "Schedule": "loop",
-    "Simulation": "loop",
+    "Stop": "loop",
     "Task": "task",
     "check_method": "testing",
-    "load_models": "results",
-    "load_modules": "results",
-    "on_client": "client",
-    "run": "api",
+    "load_models": "runs.model_files",
+    "load_modules": "runs.model_files",
+    "on_client": "message",
+    "run": "runs.run",
 }
 __all__ = [
     "METHODS",
     "MODELS",
     "SGD",
+    "Callback",
+    "CheckpointConfig",
     "Client",
     "Cohort",
     "Config",
     "Method",
     "Outcome",
     "Population",
-    "Schedule",
-    "Simulation",
+    "Stop",
     "Task",
     "__version__",
     "check_method",
@@ -55,26 +58,23 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from clusterfl.api import run
-    from clusterfl.client import Client, Cohort, on_client
-    from clusterfl.config import Config
+    from clusterfl.client import Client
+    from clusterfl.cohort import Cohort
+    from clusterfl.config import CheckpointConfig, Config
     from clusterfl.data.population import Population
-    from clusterfl.loop import Outcome, Schedule, Simulation
+    from clusterfl.loop import Callback, Outcome, Stop
+    from clusterfl.message import on_client
     from clusterfl.method import Method
     from clusterfl.methods import METHODS
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
-    from clusterfl.results import load_models, load_modules
+    from clusterfl.runs.model_files import load_models, load_modules
+    from clusterfl.runs.run import run
     from clusterfl.task import Task
     from clusterfl.testing import check_method
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'clusterfl' has no attribute {name!r}")
-    value = getattr(import_module(f"clusterfl.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

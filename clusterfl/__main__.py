@@ -1,4 +1,4 @@
-from clusterfl.cli import main
+from clusterfl.commands.app import main
 
 if __name__ == "__main__":  # worker processes import this module again
     main()

@@ -40,8 +40,15 @@ class NoReplies(RuntimeError):
         return type(self), (self.procedure,)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """' (did you mean …?)' for a misspelt word, else the list of what there is."""
+def closest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The most similar of the known words, if any is similar; case and hyphens do not count."""
+    plain = {k.casefold().replace("-", "_"): k for k in known}
+    similar = difflib.get_close_matches(word.casefold().replace("-", "_"), list(plain), n=1, cutoff=cutoff)
+    return plain[similar[0]] if similar else None
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """'; did you mean …?' for a misspelt word, else the list of what there is."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+    close = closest(word, names)
+    return f"; did you mean {close!r}?" if close else f"; known: {', '.join(names)}"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Cohort
+from clusterfl.cohort import Cohort, Engine, Spent, one_thread
 from clusterfl.data.population import Population
-from clusterfl.engines.base import BaseEngine, Spent
-from clusterfl.engines.worker import one_thread
 from clusterfl.errors import NoReplies
+from clusterfl.evaluate import Scores, cross, cross_personal, evaluate
 from clusterfl.method import Method, NotDefined, Served, State
 from clusterfl.metrics import Accuracy, Clustering, clustering, intra_inter, top_rounds
 from clusterfl.tree import rows
@@ -68,6 +69,7 @@ class Outcome:
     """Where a run ended."""
 
     method: Method[Any]
+    population: Population
     state: State
     served: Served
     records: list[Record]
@@ -88,7 +90,45 @@ class Outcome:
     spent: Spent | None = None  # privacy, newcomers included
 
 
-class _Began(NamedTuple):
+class Stop(Exception):
+    """Raised by a callback: the run ends here, with its outcome."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run between two rounds, for callbacks to look at."""
+
+    method: Method[Any]
+    population: Population
+    schedule: Schedule
+    state: State
+    record: Record  # of the round that has just ended
+    records: Sequence[Record]  # of all rounds so far
+
+    @property
+    def round(self) -> int:
+        return self.record.round
+
+    @cached_property
+    def served(self) -> Served:
+        """The models, and which one each client uses."""
+        return self.method.serve(self.state, torch.arange(self.population.clients))
+
+
+class Callback:
+    """Is told how a run goes on. Raising :class:`Stop` ends it with its outcome."""
+
+    def on_start(self, moment: Moment) -> None:
+        """After the start (round 0), or where an earlier run is taken up."""
+
+    def on_round(self, moment: Moment) -> None:
+        """After each round."""
+
+    def on_end(self, moment: Moment, outcome: Outcome) -> None:
+        """After the last round, when all has been measured."""
+
+
+class _Before(NamedTuple):
     """How things stood before a round."""
 
     time: float
@@ -101,7 +141,7 @@ class Simulation:
 
     method: Method[Any]
     population: Population
-    engine: BaseEngine
+    engine: Engine
     schedule: Schedule = field(default_factory=Schedule)
     state: Any = None
     round: int = 0
@@ -112,39 +152,65 @@ class Simulation:
         self.ids = torch.arange(self.population.clients)
         self.active = self.ids[sizes > 0]
         if len(self.active) < len(self.ids):
-            empty = self.ids[sizes == 0].tolist()
-            log.warning("clients without training data take no part: %s", empty)
+            log.warning("clients without training data take no part: %s", self.ids[sizes == 0].tolist())
         if not len(self.active):
-            raise ValueError("clients=0 with training data: at least one should have some")
+            raise ValueError("population should hold at least one client with training data, but none has any")
         self.root = keys.key(self.schedule.seed)
+
+    # -- the loop --------------------------------------------------------------------------------------
+
+    def run(self, callbacks: Sequence[Callback] = ()) -> Outcome:
+        """Everything that is left, then the outcome."""
+        try:
+            if self.state is None:
+                self.start()
+            for callback in callbacks:
+                callback.on_start(self.moment())
+            while self.round < self.schedule.rounds:
+                self.step()
+                for callback in callbacks:
+                    callback.on_round(self.moment())
+        except Stop:
+            log.info("round %d: a callback ended the run", self.round)
+            self.measure_last()
+        outcome = self.finish()
+        for callback in callbacks:
+            callback.on_end(self.moment(), outcome)
+        return outcome
+
+    def moment(self) -> Moment:
+        return Moment(self.method, self.population, self.schedule, self.state, self.records[-1], tuple(self.records))
 
     @one_thread()
     def start(self) -> Record:
         """The method's first state, and its record as round 0."""
-        began = _Began(time.perf_counter(), self.engine.rejections())
+        before = self._before()
         cohort = self.engine.cohort(self.ids, keys.fold_in(self.root, "init"))
         self.state = self.method.init(self.engine.task, cohort, keys.fold_in(self.root, "method"))
-        return self._record(cohort.logged, began)
+        return self._record(cohort.logged, before)
 
     @one_thread()
     def step(self) -> Record:
         """One round."""
-        began = _Began(time.perf_counter(), self.engine.rejections())
+        before = self._before()
         self.round += 1
         t = self.round
         asked = max(1, round(self.schedule.participation * len(self.active)))
         chosen = keys.choice(keys.fold_in(self.root, "sample", t), len(self.active), asked)
         key = keys.fold_in(self.root, "round", t)
-        self._hold(t)
+        self._follow_drift(t)
         cohort = self.engine.cohort(self.active[chosen], key, t - 1)
-        before = self.state
+        old = self.state
         try:
             self.state = self.method.round(self.state, cohort)
-            self._note_stale(before, cohort)
+            self._note_stale(old, cohort)
         except NoReplies as e:
             log.warning("round %d leaves the state unchanged: %s", t, e)
             cohort.log(no_replies=1.0)
-        return self._record(cohort.logged, began)
+        return self._record(cohort.logged, before)
+
+    def _before(self) -> _Before:
+        return _Before(time.perf_counter(), self.engine.rejections())
 
     def _note_stale(self, before: Any, cohort: Cohort) -> None:
         """Clusters whose model nobody moved in this round."""
@@ -158,47 +224,75 @@ class Simulation:
             log.info("round %d: nobody moved the models of clusters %s", self.round, same)
         cohort.log(stale=len(same))
 
-    def _hold(self, t: int) -> None:
+    def _follow_drift(self, t: int) -> None:
         """Clients whose data changes at a given round have it changed before that round."""
         now = self.population.at(t)
-        if now is not self.engine.holds:
-            self.engine.hold(now)
+        if now is not self.engine.population:
+            self.engine.set_population(now)
 
-    def run(self) -> Outcome:
-        """Everything that is left, then the outcome."""
-        if self.state is None:
-            self.start()
-        while self.round < self.schedule.rounds:
-            self.step()
-        return self.finish()
+    # -- measuring -------------------------------------------------------------------------------------
+
+    def _record(self, logged: dict[str, float], before: _Before) -> Record:
+        served = self.method.serve(self.state, self.ids)
+        assign = self.records[-1].assign if self.records else served.index
+        t, last = self.round, self.round == self.schedule.rounds
+        measured = t % self.schedule.eval_every == 0 or last
+        nothing = torch.full((len(self.ids),), torch.nan, dtype=torch.float64)
+        scores = self._scores(served, f1=last) if measured else None
+        record = Record(
+            t,
+            served.index.clone(),
+            nothing if scores is None else scores.accuracy,
+            nothing if scores is None else scores.mean_loss,
+            float((served.index != assign).double().mean()),
+            self.engine.traffic.total_down,
+            self.engine.traffic.total_up,
+            logged,
+            time.perf_counter() - before.time,
+            self.engine.rejections() - before.rejections,
+            self.engine.epsilon(),
+            None if scores is None else scores.f1,
+        )
+        self.records.append(record)
+        return record
+
+    def _scores(self, served: Served, *, f1: bool) -> Scores:
+        key = keys.fold_in(self.root, "evaluate", self.round)
+        return evaluate(self.engine, self.method, served, self.ids, key, self.round, f1=f1)
+
+    @one_thread()
+    def measure_last(self) -> None:
+        """The last record, measured as the last round of a run is, where the run ended early."""
+        if self.records[-1].f1 is None:
+            scores = self._scores(self.method.serve(self.state, self.ids), f1=True)
+            self.records[-1] = replace(self.records[-1], accuracy=scores.accuracy, loss=scores.mean_loss, f1=scores.f1)
 
     @one_thread()
     def finish(self) -> Outcome:
         """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
         last = self.records[-1]
-        self._hold(self.round)
+        self._follow_drift(self.round)
         served = self.method.serve(self.state, self.ids)
         sizes = self.population.train.sizes[: self.population.clients]
-        cross = self.engine.cross(served.models, self.ids) if served.k <= len(self.ids) // 2 + 1 else None
-        if cross is None:
-            intra, inter = float("nan"), None
-            impersonal = Accuracy.of(torch.full_like(last.accuracy, torch.nan), sizes)
-        else:
-            intra, inter = intra_inter(cross, served.index)
-            impersonal = Accuracy.of(cross.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
-            if served.everywhere:
-                homes = [last.accuracy[served.index == j].mean() for j in served.index.unique()]
-                intra = inter = float(torch.stack(homes).mean())
+        nothing = torch.full_like(last.accuracy, torch.nan)
+        impersonal, intra, inter = Accuracy.of(nothing, sizes), float("nan"), None
+        if served.k <= len(self.ids) // 2 + 1:  # where every client has a model of its own, there is no abroad
+            table = cross(self.engine, served.models, self.ids)
+            impersonal = Accuracy.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
+            if served.by_data:
+                table = self._cross_by_data(served)
+            intra, inter = intra_inter(table, served.index)
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
         return Outcome(
             self.method,
+            self.population,
             self.state,
             served,
             self.records,
             Accuracy.of(last.accuracy, sizes),
-            Accuracy.of(torch.full_like(last.accuracy, torch.nan) if last.f1 is None else last.f1, sizes),
+            Accuracy.of(nothing if last.f1 is None else last.f1, sizes),
             impersonal.mean,
             impersonal.weighted,
             top_rounds(means),
@@ -214,6 +308,15 @@ class Simulation:
             self.engine.spent(),
         )
 
+    def _cross_by_data(self, served: Served) -> Tensor:
+        """``[N, K]``: what each client would use, on the data of each cluster that has clients."""
+        key = keys.fold_in(self.root, "cross")
+        table = torch.full((len(self.ids), served.k), torch.nan, dtype=torch.float64)
+        table[:, served.index.unique()] = cross_personal(
+            self.engine, self.method, served, self.ids, served.index, key, self.round
+        )
+        return table
+
     def _admit(self) -> tuple[Tensor | None, Tensor | None]:
         if not self.population.unseen:
             return None, None
@@ -224,34 +327,5 @@ class Simulation:
         except (NotDefined, NoReplies) as e:
             log.warning("unseen clients are not measured: %s", e)
             return None, None
-        scores = self.engine.evaluate(self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
-        return scores[:, 0] / scores[:, 2], served.index
-
-    def _record(self, logged: dict[str, float], began: _Began) -> Record:
-        served = self.method.serve(self.state, self.ids)
-        before = self.records[-1].assign if self.records else served.index
-        t, last = self.round, self.round == self.schedule.rounds
-        f1 = None
-        if t % self.schedule.eval_every == 0 or last:
-            key = keys.fold_in(self.root, "evaluate", t)
-            scores = self.engine.evaluate(self.method, served, self.ids, key, t, f1=last)
-            accuracy, loss = scores[:, 0] / scores[:, 2], scores[:, 1] / scores[:, 2]
-            f1 = scores[:, 3].clone() if last else None
-        else:
-            accuracy = loss = torch.full((len(self.ids),), torch.nan, dtype=torch.float64)
-        record = Record(
-            t,
-            served.index.clone(),
-            accuracy,
-            loss,
-            float((served.index != before).double().mean()),
-            self.engine.traffic.total_down,
-            self.engine.traffic.total_up,
-            logged,
-            time.perf_counter() - began.time,
-            self.engine.rejections() - began.rejections,
-            self.engine.epsilon(),
-            f1,
-        )
-        self.records.append(record)
-        return record
+        scores = evaluate(self.engine, self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
+        return scores.accuracy, served.index

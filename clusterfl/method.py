@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Fields, Replies, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort, Replies
 from clusterfl.keys import Key
+from clusterfl.message import Declaration, Fields, Kept, on_client
 from clusterfl.task import Task
 from clusterfl.tree import Tree, rows
 
@@ -40,6 +42,12 @@ class Registered:
 class Procedures(Registered):
     """A frozen dataclass of hyper-parameters with ``@on_client`` procedures; far sides rebuild it by name."""
 
+    @classmethod
+    def declared(cls) -> dict[str, Declaration]:
+        """What every client procedure of this class replies and keeps, by "Class.procedure"."""
+        names = [n for n in dir(cls) if hasattr(getattr(cls, n), "__on_client__")]
+        return {f"{cls.__name__}.{n}": getattr(cls, n).__on_client__ for n in names}
+
 
 class State(Registered):
     """A frozen dataclass of tensors, trees, numbers and other states; saved as it is."""
@@ -53,15 +61,15 @@ class Served:
     """Which model each client uses: ``models`` is a stack, ``index`` one row number per client.
 
     With ``personal`` every client passes its row through the method's ``personalise`` first, together
-    with what is ``shared`` (MCFL: all K models). ``everywhere`` says that the choice depends only on the
-    data at hand, so that a client would do as well on another cluster's data.
+    with what is ``shared`` (MCFL: all K models). ``by_data`` says that the client chooses its model by the data at
+    hand, so that on another cluster's data it would choose another one.
     """
 
     models: Tree
     index: Tensor
     personal: bool = False
     shared: Fields = field(default_factory=dict)
-    everywhere: bool = False
+    by_data: bool = False
 
     @property
     def k(self) -> int:
@@ -74,8 +82,8 @@ class Method(Procedures, ABC, Generic[S]):
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for `clusterfl methods`
     paper: ClassVar[str] = ""
-    reveals: ClassVar[str] = "its trained model"  # what leaves a client, beside its id
     clustered: ClassVar[bool] = True
+    runs: ClassVar[tuple[type[Procedures], ...]] = ()  # procedures beside its own that it runs on clients
 
     @abstractmethod
     def init(self, task: Task, cohort: Cohort, key: Key) -> S:
@@ -100,13 +108,27 @@ class Method(Procedures, ABC, Generic[S]):
         """
         raise NotDefined(f"cost={self.name} should be defined by the method")
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Any) -> Mapping[str, Any]:
         """What a client makes of the model it was served, as ``{"theta": …}``; ``shared`` is ``Served.shared``."""
         return {"theta": theta}
 
     def hyper(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    def bases(self) -> list[Method[Any]]:
+        """The methods that this one wraps."""
+        return [value for value in self.hyper().values() if isinstance(value, Method)]
+
+
+def exchanged(method: Method[Any]) -> dict[str, Declaration]:
+    """What clients reply and keep in every procedure that the method runs, its bases' included."""
+    found: dict[str, Declaration] = {}
+    for part in (type(method), *method.runs):
+        found |= part.declared()
+    for base in method.bases():
+        found |= exchanged(base)
+    return found
 
 
 class NotDefined(RuntimeError):

@@ -78,8 +78,8 @@ def matched_accuracy(assign: np.ndarray, truth: np.ndarray) -> float:
 def intra_inter(cross: Tensor, assign: Tensor) -> tuple[float, float | None]:
     """Mean accuracy of cluster models at home and abroad (AWCFL/MCFL's intra and inter accuracy).
 
-    ``cross[i, k]`` is model k on client i. Means are over clusters that have clients, so that a large
-    cluster does not count more; inter is None where there is only one.
+    ``cross[i, k]`` is model k on client i, or what client i uses on the data of cluster k. Means are over clusters
+    that have clients, so that a large cluster does not count more; inter is None where there is only one.
     """
     alive = assign.unique().tolist()
     table = torch.stack([cross[assign == j][:, alive].mean(dim=0) for j in alive])  # [j: home, k: model]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from copy import copy, deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -16,27 +15,12 @@ from torch.nn import functional as F
 
 from clusterfl import keys
 from clusterfl.keys import Key
+from clusterfl.models.dropout import dropping, key_dropouts
+from clusterfl.models.fresh import fresh_weights
 from clusterfl.models.layers import Dense, dense
-from clusterfl.tree import Tree, stack
+from clusterfl.tree import Tree, nbytes, select, stack
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
-
-_dropout_key: ContextVar[Key | None] = ContextVar("dropout_key", default=None)
-
-
-class KeyedDropout(nn.Module):
-    """Dropout whose mask comes from the step's key; it takes the place of every ``nn.Dropout``."""
-
-    def __init__(self, p: float, place: int) -> None:
-        super().__init__()
-        self.p, self.place = p, place
-
-    def forward(self, x: Tensor) -> Tensor:
-        key = _dropout_key.get()
-        if not self.training or self.p == 0.0 or key is None:
-            return x
-        keep = keys.uniform(keys.fold_in(key, "dropout", self.place), *x.shape) >= self.p
-        return x * keep / (1.0 - self.p)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -47,32 +31,47 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 class Task:
     """A model as functions of its tree of parameters and buffers.
 
-    Any ``nn.Module`` that maps a batch to logits will do. The module itself is only a skeleton: its
-    own weights are never used, except for parameters of layers whose initialisation we do not know.
+    Any ``nn.Module`` that maps a batch to logits will do; it is copied and never changed. The copy is only a
+    skeleton: its weights are not used, except for parameters of layers whose initialisation we do not know.
+    ``public`` are samples that the server may use (FedDS's indicators), never a client's.
     """
 
-    def __init__(self, module: nn.Module, classes: int, per_sample: PerSample = cross_entropy) -> None:
-        self.module = module
+    def __init__(
+        self, module: nn.Module, classes: int, per_sample: PerSample = cross_entropy, *, public: Tensor | None = None
+    ) -> None:
+        self.module = module = deepcopy(module)
         self.classes = classes
         self.per_sample = per_sample
-        self.channels_last = False  # set by a worker whose plan says so
+        self.public = public
+        self.channels_last = False
         self._bound: Tree | None = None
-        self.drops = any(True for _ in _dropouts(module))
-        # samples the server may use (FedDS's indicators), never a client's; set by whoever builds the run
-        self.public: Tensor | None = None
-        for place, (parent, name, p) in enumerate(list(_dropouts(module))):
-            setattr(parent, name, KeyedDropout(p, place))
-        self._mode: tuple[bool, bool] | None = None  # what the module was last set to
+        self.drops = key_dropouts(module)
         self.params = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         self.fixed = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
         self.buffers = tuple(n for n, _ in module.named_buffers())
         if not self.params:
             raise ValueError("module should have at least one trainable parameter")
 
+    def with_public(self, public: Tensor | None) -> Task:
+        """The same task with these samples for the server."""
+        task = copy(self)
+        task.public = public
+        return task
+
+    def in_channels_last(self, channels_last: bool) -> Task:
+        """The same task, with kernels in the memory order that convolutions on CPUs like, or not."""
+        task = copy(self)
+        task.channels_last = channels_last
+        return task
+
     @cached_property
     def coupled(self) -> bool:
         """Whether samples of a batch act on each other (BatchNorm): padding would change the result."""
-        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        return bool(self._norms)
+
+    @cached_property
+    def _norms(self) -> list[nn.Module]:
+        return [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
     @cached_property
     def dense(self) -> Dense | None:
@@ -102,18 +101,21 @@ class Task:
     @cached_property
     def size(self) -> int:
         """Bytes of one model, buffers included: what one transfer costs."""
-        tensors = [*self.module.parameters(), *self.module.buffers()]
-        return sum(t.numel() * t.element_size() for t in tensors)
+        return self.trainable_size + self.fixed_size + sum(nbytes(t) for t in self.module.buffers())
+
+    @cached_property
+    def trainable_size(self) -> int:
+        """Bytes of the parameters that train: what a gradient costs."""
+        return sum(nbytes(p) for p in self.module.parameters() if p.requires_grad)
+
+    @cached_property
+    def fixed_size(self) -> int:
+        """Bytes of the parameters that do not train."""
+        return sum(nbytes(p) for p in self.module.parameters() if not p.requires_grad)
 
     def init(self, key: Key) -> Tree:
         """Fresh weights: PyTorch's default distributions, drawn from the key."""
-        tree: Tree = {}
-        for prefix, module in self.module.named_modules():
-            for name, p in module.named_parameters(prefix, recurse=False):
-                tree[name] = _fresh(module, p.detach(), keys.fold_in(key, name))
-        for name, buffer in self.module.named_buffers():
-            tree[name] = _fresh_buffer(name, buffer.detach())
-        return {name: tree[name] for name in (*self.params, *self.fixed, *self.buffers)}
+        return select(fresh_weights(self.module, key), (*self.params, *self.fixed, *self.buffers))
 
     def init_stack(self, key: Key, k: int) -> Tree:
         """``k`` independent models."""
@@ -130,7 +132,7 @@ class Task:
         """
         if key is None or not self.drops:
             return mean(self.per_sample(self._call(theta, x, training=True), y), w)
-        with _dropping(key):
+        with dropping(key):
             return mean(self.per_sample(self._call(theta, x, training=True), y), w)
 
     def eval_loss(self, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None = None) -> Tensor:
@@ -188,14 +190,11 @@ class Task:
 
     def _set_mode(self, training: bool, alone: bool) -> None:
         """A sample alone has no moments: BatchNorm then uses the running ones, and leaves them as they are."""
-        if (training, alone) == self._mode and self.module.training is training:
-            return
-        self._mode = (training, alone)
-        self.module.train(training)
-        if alone:
-            for m in self.module.modules():
-                if isinstance(m, nn.modules.batchnorm._BatchNorm):
-                    m.eval()
+        normed = training and not alone
+        if self.module.training is not training or (self._norms and self._norms[0].training is not normed):
+            self.module.train(training)
+            for m in self._norms:
+                m.train(normed)
 
 
 def mean(values: Tensor, w: Tensor | None) -> Tensor:
@@ -203,44 +202,3 @@ def mean(values: Tensor, w: Tensor | None) -> Tensor:
     if w is None:
         return values.mean()
     return (values * w).sum() / w.sum().clamp(min=1.0)
-
-
-@contextmanager
-def _dropping(key: Key | None) -> Iterator[None]:
-    token = _dropout_key.set(key)
-    try:
-        yield
-    finally:
-        _dropout_key.reset(token)
-
-
-def _dropouts(module: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
-    for parent in module.modules():
-        for name, child in parent.named_children():
-            if isinstance(child, nn.Dropout):
-                yield parent, name, child.p
-
-
-def _fresh(module: nn.Module, p: Tensor, key: Key) -> Tensor:
-    """One parameter as its layer's ``reset_parameters`` would draw it."""
-    if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
-        weight = module.weight
-        fan_in = weight[0].numel() if weight.dim() > 1 else weight.numel()
-        bound = 1.0 / math.sqrt(max(fan_in, 1))
-        if p.dim() > 1:  # a layer may ask for a wider start (He's, in the library's deep MLPs)
-            bound *= float(getattr(module, "gain", 1.0))
-        return (keys.uniform(key, *p.shape) * 2.0 - 1.0) * bound
-    if isinstance(module, nn.Embedding):
-        return keys.normal(key, *p.shape)
-    if isinstance(module, nn.RNNBase):
-        bound = 1.0 / math.sqrt(max(module.hidden_size, 1))
-        return (keys.uniform(key, *p.shape) * 2.0 - 1.0) * bound
-    # Norm layers start at ones and zeros, which the template holds; so does any layer unknown to us.
-    return p.clone()
-
-
-def _fresh_buffer(name: str, buffer: Tensor) -> Tensor:
-    leaf = name.rsplit(".", 1)[-1]
-    if leaf == "running_mean" or leaf == "num_batches_tracked":
-        return torch.zeros_like(buffer)
-    return torch.ones_like(buffer) if leaf == "running_var" else buffer.clone()

@@ -36,6 +36,11 @@ def row(tree: Tree, i: int) -> Tree:
     return {name: t[i] for name, t in tree.items()}
 
 
+def pick(tree: Tree, i: Tensor) -> Tree:
+    """One row of a stack, its number a tensor: inside ``vmap`` each client picks its own."""
+    return {name: t.index_select(0, i.reshape(1))[0] for name, t in tree.items()}
+
+
 def rows(tree: Tree) -> int:
     """How many rows a stack has."""
     return next(iter(tree.values())).shape[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.methods import METHODS, FedAvg
+from clusterfl.methods.ifca import IFCA
 from clusterfl.parts.local import SGD
-from clusterfl.testing import CLIENTS, UNSEEN, assert_equal, small_population, small_task
+from clusterfl.testing import CLIENTS, UNSEEN, assert_close, assert_equal, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10)
 POPULATION = small_population()
@@ -166,3 +168,23 @@ def test_global_figures_are_those_of_the_model_before_personalisation() -> None:
 def test_schedules_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="should be"):
         Schedule(**wrong)
+
+
+def test_clients_whose_data_changes_at_a_round_train_and_are_measured_on_the_new_data() -> None:
+    """Drift: from round 2 on every client holds what its neighbour of the other group held."""
+    before = small_population(ragged=False)
+    assert before.truth is not None
+    other = torch.arange(14).reshape(-1, 2).flip(1).flatten()
+    after = replace(before, train=before.train.select(other), test=before.test.select(other), truth=before.truth[other])
+    population = replace(before, drift=(2, after))
+    method, sims = IFCA(k=2, local=LOCAL), []
+    for engine in (Serial(small_task(), population), Stacked(small_task(), population)):
+        sim = Simulation(method, population, engine, Schedule(rounds=3))
+        sim.run()
+        assert engine.population is after
+        sims.append(sim)
+    assert_close(sims[0].state, sims[1].state, "drift")
+    assert not torch.equal(sims[0].records[1].assign, sims[0].records[3].assign), "clients follow their data"
+    plain = Simulation(method, before, Serial(small_task(), before), Schedule(rounds=3))
+    plain.run()
+    assert torch.equal(plain.records[1].accuracy, sims[0].records[1].accuracy), "nothing changes before the drift"

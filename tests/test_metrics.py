@@ -10,17 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from clusterfl import keys
-from clusterfl.engines import Pool, Serial, Stacked, Wire
-from clusterfl.engines.base import BaseEngine, class_counts, class_f1
-from clusterfl.method import Method, Served
-from clusterfl.methods import IFCA, FedPer, Local
 from clusterfl.metrics import Accuracy, bytes_to_accuracy, clustering, intra_inter, matched_accuracy, top_rounds
-from clusterfl.parts.local import SGD
-from clusterfl.testing import CLIENTS, play, small_population, small_task
-from clusterfl.tree import row, take
 
 labels = st.lists(st.integers(0, 3), min_size=2, max_size=12)
 
@@ -92,53 +84,6 @@ def test_intra_inter(assign: list[int], seed: int) -> None:
     intra, inter = intra_inter(cross, torch.tensor(assign))
     assert intra == pytest.approx(np.mean(home))
     assert inter is None if len(alive) == 1 else inter == pytest.approx(np.mean(abroad))
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30), st.integers(0, 5))
-@settings(max_examples=100, deadline=None)
-def test_f1_of_a_client(pairs: list[tuple[int, int]], padding: int) -> None:
-    """Classes that are neither answered nor true do not count, nor does padding."""
-    y, said = np.array(pairs).T
-    w = torch.tensor([1.0] * len(pairs) + [0.0] * padding)
-    padded = (torch.tensor(np.append(t, np.full(padding, t[0]))) for t in (said, y))
-    counts = class_counts(*padded, w, 6)
-    assert float(class_f1(counts)) == pytest.approx(f1_score(y, said, average="macro"))
-    few = class_counts(torch.tensor(said), torch.tensor(y.clip(max=2)), torch.ones(len(y)), 3)  # 3 and 4: no class
-    assert float(class_f1(few)) == pytest.approx(f1_score(y.clip(max=2), said.clip(max=3), average="macro"))
-
-
-def test_a_client_without_samples_has_no_f1() -> None:
-    assert bool(class_f1(torch.zeros(3, 2, 4)).isnan().all())
-
-
-def answers(method: Method, served: Served, engine: BaseEngine) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Labels and answers of every client under the model that it uses, found without the engine's scoring."""
-    own = take(served.models, served.index)
-    if served.personal:
-        own = engine.cohort(torch.arange(CLIENTS), keys.key(3)).run(method.personalise, theta=own)["theta"]
-    task, found = small_task(), []
-    for i in range(CLIENTS):
-        x, y = small_population().test.of(i)
-        with torch.no_grad():
-            found.append((y.numpy(), task.logits(row(own, i), x).argmax(1).numpy()))
-    return found
-
-
-@pytest.mark.parametrize("make", [Serial, Stacked, Wire, Pool], ids=lambda make: make.__name__)
-def test_f1_in_every_engine(make: type[BaseEngine]) -> None:
-    rule = SGD(batch=10)
-    ids = torch.arange(CLIENTS)
-    with make(small_task(), small_population()) as engine:
-        for method in (IFCA(k=2, local=rule), Local(local=rule), FedPer(local=rule)):
-            engine.set_states({})
-            served = method.serve(play(method, engine), ids)
-            found = answers(method, served, engine)
-            scores = engine.evaluate(method, served, ids, keys.key(3), f1=True)
-            plain = engine.evaluate(method, served, ids, keys.key(3))
-            assert torch.equal(scores[:, :3], plain), "asking for more changes nothing else"
-            for i, (y, said) in enumerate(found):
-                assert float(scores[i, 0]) == (y == said).sum()
-                assert float(scores[i, 3]) == pytest.approx(f1_score(y, said, average="macro"))
 
 
 def test_bytes_to_accuracy() -> None:

@@ -24,12 +24,16 @@ from clusterfl.engines.auto import candidates, choose, describe, describe_plan, 
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.pool import Pool, _shared
 from clusterfl.engines.serial import Serial
+from clusterfl.evaluate import evaluate
 from clusterfl.method import Method, Single
 from clusterfl.methods import METHODS
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.tree import Tree
 
 Turn = Callable[[int], float]  # seconds of one repetition
+
+BUSY = 0.5  # runnable processes per core from which a machine is not ours
+UNSTEADY = 2.5  # the longest turn over the shortest from which a median says little
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,24 @@ class Result:
     limit: float
     evaluation: float
     peak_mb: float
+    load: float  # runnable processes per core before it began
+    spread: float  # the longest turn over the shortest, of whichever of ours, loop and limit varied most
     training: float | None = None  # a FedAvg round of the same local training, for methods that do more
     peers: dict[str, float] | None = None  # other simulators, where they were asked for
     missing: dict[str, str] | None = None  # those that are not installed, and their packages
 
+    @property
+    def quiet(self) -> bool:
+        """Whether the machine was ours: where cores are taken, a loop with all threads collapses and a ratio lies."""
+        return self.load <= BUSY and self.spread <= UNSTEADY
+
     def json(self) -> dict[str, Any]:
         return {
             "seconds": self.seconds,
-            "speedup_vs_loop": self.loop / self.seconds,
-            "speedup_vs_limit": self.limit / self.seconds,
+            "speedup_vs_loop": self.loop / self.seconds if self.quiet else None,
+            "speedup_vs_limit": self.limit / self.seconds if self.quiet else None,
+            "load": self.load,
+            "spread": self.spread,
             "loop_seconds": self.loop,
             "limit_seconds": self.limit,
             "training_seconds": self.training,
@@ -67,6 +80,7 @@ class Result:
 
 def bench(work: Workload, root: Path | None, repeats: int, *, peers: bool = False) -> Result:
     """Times a workload beside the plain loop and the loop in one process per core, and other simulators."""
+    load = load_per_core()
     pop, data = population(work, root)
     task = work.task()
     choice = choose(task, pop, work.rule, per_round=work.clients, rounds=10_000, fresh=True)
@@ -89,7 +103,7 @@ def bench(work: Workload, root: Path | None, repeats: int, *, peers: bool = Fals
             state = method.round(state, engine.cohort(ids, keys.fold_in(keys.key(2), turn), turn))
             took = time.perf_counter() - began
             began = time.perf_counter()
-            engine.evaluate(method, method.serve(state, ids), ids, keys.key(3), turn)
+            evaluate(engine, method, method.serve(state, ids), ids, keys.key(3), turn)
             scoring.append(time.perf_counter() - began)
             return took
 
@@ -109,7 +123,8 @@ def bench(work: Workload, root: Path | None, repeats: int, *, peers: bool = Fals
         turns = [ours, loop, limit] if work.method == "fedavg" else [ours, loop, limit, training]
         others = Peers(work, pop, start, stack) if peers else None
         measured = interleaved([*turns, *(others.turns() if others else ())], repeats)
-        seconds, loop_seconds, limit_seconds, *rest = measured[: len(turns)]
+        seconds, loop_seconds, limit_seconds, *rest = (statistics.median(t) for t in measured[: len(turns)])
+        spread = max(max(t) / min(t) for t in measured[:3])
         peak = peak_mb(engine)
     how = describe(choice.plan, choice.workers, choice.step)
     evaluation = statistics.median(scoring[1:] or scoring)
@@ -122,6 +137,8 @@ def bench(work: Workload, root: Path | None, repeats: int, *, peers: bool = Fals
         limit_seconds,
         evaluation,
         peak,
+        load,
+        spread,
         rest[0] if rest else None,
         others.seconds() if others else None,
         others.missing if others else None,
@@ -144,7 +161,7 @@ def bench_plans(work: Workload, root: Path | None, repeats: int) -> dict[str, An
             method.round(Single(start), engine.cohort(ids, keys.fold_in(keys.key(2), r), r))
             return time.perf_counter() - began
 
-        seconds = interleaved([partial(turn, engine) for engine in engines], repeats)
+        seconds = [statistics.median(t) for t in interleaved([partial(turn, engine) for engine in engines], repeats)]
     taken = {describe_plan(plan): took for plan, took in zip(plans, seconds, strict=True)}
     chosen = describe_plan(choice.plan)
     return {"data": data, "plans": taken, "auto": chosen, "times_best": taken[chosen] / min(seconds)}
@@ -159,15 +176,20 @@ def make_method(work: Workload) -> Method[Any]:
     return METHODS[work.method](k=4, local=work.rule)  # type: ignore[call-arg]
 
 
-def interleaved(turns: list[Turn], repeats: int) -> list[float]:
-    """The median seconds of each, after one round that warms everything up."""
+def load_per_core() -> float:
+    """Runnable processes of the last minute, over the cores that we may use; 0 where the system does not tell."""
+    return os.getloadavg()[0] / usable_cores() if hasattr(os, "getloadavg") else 0.0
+
+
+def interleaved(turns: list[Turn], repeats: int) -> list[list[float]]:
+    """The seconds of each turn by turn, after one round that warms everything up."""
     taken: list[list[float]] = [[] for _ in turns]
     for r in range(repeats + 1):
         for j, turn in enumerate(turns):
             took = turn(r)
             if r:
                 taken[j].append(took)
-    return [statistics.median(t) for t in taken]
+    return taken
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import nn
 
 from clusterfl import keys
 from clusterfl.data.population import Population, Shards
-from clusterfl.data.sources import load_source
+from clusterfl.data.registry import load_source
 from clusterfl.errors import DataError
 from clusterfl.models import build_model
 from clusterfl.models.layers import named

@@ -38,7 +38,7 @@ def admit(
       clusterfl admit runs/mine --data folder:new-clients --out their-models
     """
     set_logging(verbose, quiet)
-    from clusterfl.admission import admit_clients
+    from clusterfl.runs.admission import admit_clients
 
     found = admit_clients(run, data, out, data_root=data_root)
     if json:

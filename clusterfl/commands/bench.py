@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging
-from clusterfl.errors import ConfigError, nearest
+from clusterfl.errors import ConfigError, suggestion
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +62,7 @@ def bench(
     names = ["mclr", "mlp", "lenet", "ifca"] if quick else known if workloads == "all" else workloads.split(",")
     for name in names:
         if name not in known:
-            raise ConfigError(f"workload {name!r} is not known{nearest(name, known)}")
+            raise ConfigError(f"workload {name!r} is not known{suggestion(name, known)}")
     found: dict[str, Any] = {}
     for name in names:
         if name == "scale":
@@ -95,10 +95,15 @@ def lines(name: str, got: dict[str, Any]) -> list[str]:
         ]
     times = got["times_training"]
     more = "" if times is None else f"; {times:.2f}x its training alone ({got['training_seconds']:.2f} s)"
+    ratios = (
+        f"no ratio: the machine was busy (load {got['load']:.1f} per core at the start, turns {got['spread']:.1f} "
+        f"times apart; loop {got['loop_seconds']:.2f} s, limit {got['limit_seconds']:.2f} s)"
+        if got["speedup_vs_loop"] is None
+        else f"{got['speedup_vs_loop']:5.2f}x the loop ({got['loop_seconds']:.2f} s)   "
+        f"{got['speedup_vs_limit']:5.2f}x the limit ({got['limit_seconds']:.2f} s)"
+    )
     return [
-        f"{name:13s} {got['seconds']:7.3f} s a round   "
-        f"{got['speedup_vs_loop']:5.2f}x the loop ({got['loop_seconds']:.2f} s)   "
-        f"{got['speedup_vs_limit']:5.2f}x the limit ({got['limit_seconds']:.2f} s)   "
+        f"{name:13s} {got['seconds']:7.3f} s a round   {ratios}   "
         f"evaluation {got['evaluation_seconds']:.3f} s   peak {got['peak_mb']:.0f} MB",
         f"{'':13s} {got['engine']}; {got['data']}{more}",
         *(

@@ -40,18 +40,19 @@ def choose_k(
     """
     set_logging(verbose, quiet)
     from clusterfl import keys
-    from clusterfl.choose import choose_k as choose
     from clusterfl.config import Config
+    from clusterfl.runs.choose_k import choose_k as choose
+    from clusterfl.runs.setup import prepare
 
     wanted = parse_seeds(k)
     if min(wanted) < 1:
         raise ConfigError(f"--k {k!r} should start at 1 or more")
     chosen = Config.load(config, [*set_, "method.name=fedavg"], seed=seed, data_root=data_root)
-    built = chosen.build()
-    clients = min(sample, built.simulation.population.clients)
+    setup = prepare(chosen)
+    clients = min(sample, setup.population.clients)
     if max(wanted) > clients:
         raise ConfigError(f"--k {k!r} should not go beyond the {clients} clients that are looked at")
-    with built.simulation.engine as engine:
+    with setup.engine() as engine:
         advice = choose(engine, chosen.local, wanted, keys.key(chosen.seed), sample=sample, most=most)
     if json:
         say_json(

@@ -10,7 +10,7 @@ import typer
 from clusterfl.commands.common import ConfigFile, DataRoot, Json, Set, Verbose, letter, say_json, set_logging
 
 if TYPE_CHECKING:
-    from clusterfl.data.population import Population
+    pass
 
 SHOWN = 40  # clients in the printed table
 
@@ -39,9 +39,10 @@ def inspect(
     """
     set_logging(verbose)
     from clusterfl.config import Config
+    from clusterfl.data.overview import overview
 
     population = Config.load(config, set_, seed=seed, data_root=data_root).population()
-    found = describe(population)
+    found = overview(population)
     if picture is not None:
         from clusterfl.report.labels import draw_labels
 
@@ -53,37 +54,6 @@ def inspect(
         typer.echo(line)
     if picture is not None:
         typer.echo(f"drawn to {picture}")
-
-
-def describe(population: Population) -> dict[str, Any]:
-    """Counts, as JSON: one entry per client."""
-    truth = population.truth
-    clients = []
-    for i in range(len(population.train)):
-        _, y = population.train.of(i)
-        counts = y.bincount(minlength=population.classes).tolist()
-        clients.append(
-            {
-                "client": i,
-                "train": len(y),
-                "test": int(population.test.sizes[i]),
-                "labels": counts,
-                "true_cluster": None if truth is None else int(truth[i]),
-                "unseen": i >= population.clients,
-            }
-        )
-    return {
-        "data": population.name,
-        "clients": population.clients,
-        "unseen": population.unseen,
-        "classes": population.classes,
-        "input_shape": list(population.input_shape),
-        "true_clusters": population.true_clusters,
-        "soft_truth": population.soft_truth,
-        "sha256": population.digest,
-        "notes": list(population.notes),
-        "per_client": clients,
-    }
 
 
 def lines(found: dict[str, Any]) -> list[str]:

@@ -19,9 +19,9 @@ def register(app: typer.Typer) -> None:
 
 
 def methods(name: Name = None, json: Json = False) -> None:
-    """The methods and their parameters; with a NAME also what it reveals and its paper."""
+    """The methods and their parameters; with a NAME also what leaves a client, and its paper."""
+    from clusterfl.config.errors import choice
     from clusterfl.methods import METHODS
-    from clusterfl.tables import choice
 
     if name is not None:
         choice("method", name, METHODS, "a known method")
@@ -34,16 +34,20 @@ def methods(name: Name = None, json: Json = False) -> None:
         e = entries[0]
         typer.echo(f"{e['name']}: {e['summary']}")
         typer.echo(f"paper: {e['paper'] or '-'}")
-        typer.echo(f"reveals: {e['reveals']}")
+        for title, entries in (("what leaves a client", e["leaves"]), ("what stays on it", e["stays"])):
+            typer.echo(f"{title}: {'' if entries else 'nothing'}")
+            for entry in entries:
+                typer.echo(f"  {entry['procedure']}: {entry['field']}, {entry['what']}")
         parameters(e["parameters"], "its parameters, in the table [method]")
 
 
 def about_method(cls: Any) -> dict[str, Any]:
-    from clusterfl.config import ALIASES, write_method
+    from clusterfl.config.methods import write_method
+    from clusterfl.config.tables import describe, hints_of, plain
+    from clusterfl.fields import docs_of
     from clusterfl.method import Method
-    from clusterfl.tables import describe, docs_of, hints_of, plain
 
-    keys, hints, docs = {v: k for k, v in ALIASES.items()}, hints_of(cls), docs_of(cls)
+    hints, docs = hints_of(cls), docs_of(cls)
     found = []
     for f in dataclasses.fields(cls):
         if f.name == "local":
@@ -51,21 +55,35 @@ def about_method(cls: Any) -> dict[str, Any]:
         default = f.default if f.default is not dataclasses.MISSING else None
         value = write_method(default) if isinstance(default, Method) else plain(default)
         kind = "a method's table" if isinstance(default, Method) else describe(hints[f.name])
-        found.append({"name": keys.get(f.name, f.name), "default": value, "type": kind, "doc": docs.get(f.name, "")})
+        found.append({"name": f.name, "default": value, "type": kind, "doc": docs.get(f.name, "")})
     return {
         "name": cls.name,
         "summary": cls.summary,
         "parameters": found,
-        "reveals": cls.reveals,
+        **exchanges(cls()),
         "paper": cls.paper,
         "clustered": cls.clustered,
     }
 
 
+def exchanges(method: Any) -> dict[str, Any]:
+    """What the method's procedures send and keep, as they declare it (with its default base, if it wraps one)."""
+    from clusterfl.message import Kept
+    from clusterfl.method import exchanged
+
+    sides: dict[str, list[dict[str, str]]] = {"leaves": [], "stays": []}
+    for procedure, fields in exchanged(method).items():
+        for field, kind in fields.items():
+            entry = {"procedure": procedure, "field": field, "kind": type(kind).__name__.lower(), "what": str(kind)}
+            sides["stays" if isinstance(kind, Kept) else "leaves"].append(entry)
+    return sides
+
+
 def models(name: Name = None, json: Json = False) -> None:
     """The models and their parameters."""
+    from clusterfl.config.errors import choice
+    from clusterfl.config.tables import describe, hints_of, plain
     from clusterfl.models import MODELS
-    from clusterfl.tables import choice, describe, hints_of, plain
 
     if name is not None:
         choice("model", name, MODELS, "a known model")
@@ -90,10 +108,12 @@ def models(name: Name = None, json: Json = False) -> None:
 
 def datasets(name: Name = None, data_root: DataRoot = None, json: Json = False) -> None:
     """The datasets, whether they are on this machine, and the keys of the table [data]."""
+    from clusterfl.config.errors import choice
+    from clusterfl.config.tables import describe, hints_of, plain
     from clusterfl.data.config import DataConfig
-    from clusterfl.data.sources import SOURCES
-    from clusterfl.data.sources import data_root as folder_of
-    from clusterfl.tables import choice, describe, docs_of, hints_of, plain
+    from clusterfl.data.registry import SOURCES
+    from clusterfl.data.registry import data_root as folder_of
+    from clusterfl.fields import docs_of
 
     if name is not None:
         choice("source", name, SOURCES, "a known dataset")

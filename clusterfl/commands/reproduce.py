@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging, simulate
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging
 from clusterfl.commands.compare import parse_seeds
 from clusterfl.errors import ClusterflError, ConfigError
 
 if TYPE_CHECKING:
     from clusterfl.config import Config
-    from clusterfl.reproduce import Cell, Comparison, Experiment
+    from clusterfl.reproduce.compare import Comparison
+    from clusterfl.reproduce.spec import Cell, Experiment
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ def reproduce(
       clusterfl reproduce fcca --scale smoke
     """
     set_logging(verbose, quiet)
-    from clusterfl.reproduce import compare, load_all, select
+    from clusterfl.reproduce.compare import compare
+    from clusterfl.reproduce.spec import load_all, select
 
     where = experiments_folder(folder)
     every = load_all(where)
@@ -105,7 +108,7 @@ def experiments_folder(given: Path | None) -> Path:
 def wanted(
     experiments: Sequence[Experiment], scale: str, seeds: Sequence[int], only: str | None, setting: str | None
 ) -> list[Cell]:
-    from clusterfl.reproduce import slug
+    from clusterfl.reproduce.spec import slug
 
     cells = [cell for e in experiments for cell in e.cells(scale, seeds)]
     if not cells:
@@ -131,8 +134,10 @@ def run_missing(cells: Sequence[Cell], data_root: Path | None, engine: str | Non
     """Runs the cells that are not finished; one that cannot run does not stop the others. How many could not."""
     from rich.console import Console
 
-    from clusterfl.progress import display
-    from clusterfl.reproduce import Results, result_of, write_result
+    from clusterfl.reproduce.store import Results, result_of, write_result
+    from clusterfl.runs.folder import can_resume
+    from clusterfl.runs.progress import Progress, display
+    from clusterfl.runs.run import carry_out
 
     def say(text: str) -> None:
         if not quiet:
@@ -153,9 +158,13 @@ def run_missing(cells: Sequence[Cell], data_root: Path | None, engine: str | Non
                 config = carried_out(cell.config(), data_root, engine)
                 if population is None or drawn_by != (config.data, config.seed):  # rows share their clients
                     population, drawn_by = config.population(), (config.data, config.seed)
-                built = config.build(population)
-                result = result_of(cell, built.config, population, simulate(built, shown, place))
+                scratch = Path("runs") / "reproduce" / f"{cell.experiment.paper}-{cell.path.stem}"
+                resume = can_resume(scratch, config)  # a cell that was stopped goes on at its last round
+                callbacks = [Progress(shown, place)]
+                ended = carry_out(config, population, out=scratch, resume=resume, force=True, callbacks=callbacks)
+                result = result_of(cell, ended.config, population, ended.outcome)
                 write_result(cell, result)
+                shutil.rmtree(scratch)
             except ClusterflError as e:
                 failed += 1
                 log.error("%s cannot run: %s", place, e)
@@ -169,7 +178,8 @@ def run_missing(cells: Sequence[Cell], data_root: Path | None, engine: str | Non
 
 def carried_out(config: Config, data_root: Path | None, engine: str | None) -> Config:
     """The same run, from another folder or by another engine."""
-    from clusterfl.config import Config, merged
+    from clusterfl.config import Config
+    from clusterfl.config.overrides import merged
 
     changes = {"data": {"root": str(data_root)} if data_root else {}, "engine": {"name": engine} if engine else {}}
     return Config.parse(merged(config.table(), changes))
@@ -177,7 +187,7 @@ def carried_out(config: Config, data_root: Path | None, engine: str | None) -> C
 
 def told(cell: Cell, result: dict[str, Any]) -> str:
     """A finished cell in half a line."""
-    from clusterfl.reproduce import METRICS
+    from clusterfl.reproduce.spec import METRICS
 
     known = [(METRICS[m], result["metrics"].get(m)) for m in cell.experiment.metrics]
     figures = [f"{metric.label} {metric.factor * value:.2f}" for metric, value in known if value is not None]
@@ -200,7 +210,7 @@ def show(found: Comparison) -> None:
 
 
 def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
-    from clusterfl.reproduce import compare
+    from clusterfl.reproduce.compare import compare
 
     entries = []
     for e in experiments:
@@ -230,9 +240,9 @@ def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
 
 
 def write_page(folder: Path, experiments: Sequence[Experiment]) -> Path:
-    from clusterfl.reproduce import page, page_path
-    from clusterfl.results import write
+    from clusterfl.reproduce.page import page, page_path
+    from clusterfl.runs.files import write_whole
 
     path = page_path(folder)
-    write(path, page(experiments).encode())
+    write_whole(path, page(experiments).encode())
     return path

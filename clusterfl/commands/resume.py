@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -35,8 +34,9 @@ def resume(
       clusterfl resume runs/mine --set rounds=50
     """
     set_logging(verbose, quiet)
-    from clusterfl.commands.run import carry_out
+    from clusterfl.commands.run import show_run
     from clusterfl.config import Config
+    from clusterfl.runs.folder import summary_of
 
     there = folder / "config.toml"
     if not there.exists():
@@ -48,20 +48,11 @@ def resume(
         raise ConfigError("--set may change only rounds, engine.workers and checkpoint in a resumed run")
     if now.rounds < before.rounds:
         raise ConfigError(f"rounds={now.rounds} should be at least the run's own, {before.rounds}")
-    done = finished(folder)
+    done = summary_of(folder)
     if done is not None and done["rounds"] >= now.rounds:
         if json:
             say_json(done)
         else:
             typer.echo(f"{folder} is finished: {now.rounds} rounds; --set rounds=N goes on")
         return
-    carry_out(now.build(), folder, resume=True, json=json, quiet=quiet)
-
-
-def finished(folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that has ended; None where there is none, or it is damaged: the end is run again."""
-    try:
-        found: dict[str, Any] = jsonlib.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        return found if isinstance(found["rounds"], int) else None
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+    show_run(now, folder, resume=True, force=False, json=json, quiet=quiet)

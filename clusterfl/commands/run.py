@@ -16,16 +16,14 @@ from clusterfl.commands.common import (
     Quiet,
     Set,
     Verbose,
-    check_out,
     default_out,
     picture,
     say_json,
     set_logging,
-    simulate_into,
 )
 
 if TYPE_CHECKING:
-    from clusterfl.config import Built
+    from clusterfl.config import Config
 
 
 def register(app: typer.Typer) -> None:
@@ -56,36 +54,31 @@ def run(
     from clusterfl.config import Config
 
     chosen = Config.load(config, set_, seed=seed, data_root=data_root)
-    built = chosen.build()
-    folder = out or default_out(built.config)
-    check_out(folder, built.config.toml(), force)
-    carry_out(built, folder, resume=resume, json=json, quiet=quiet)
+    show_run(chosen, out or default_out(chosen), resume=resume, force=force, json=json, quiet=quiet)
 
 
-def carry_out(built: Built, folder: Path, *, resume: bool, json: bool, quiet: bool) -> None:
-    """The run in its folder, which nobody else may use meanwhile; then what it found."""
-    from clusterfl.checkpoint import exclusive
-    from clusterfl.progress import display
-    from clusterfl.results import write_run
+def show_run(config: Config, folder: Path, *, resume: bool, force: bool, json: bool, quiet: bool) -> None:
+    """Carries a run out in its folder and says what it found."""
+    from clusterfl.runs.folder import summary_of
+    from clusterfl.runs.progress import Progress, display
+    from clusterfl.runs.run import run as carry_out
 
-    population = built.simulation.population
-    label = built.config.method.name
-    with exclusive(folder), display(quiet) as shown:
-        outcome = simulate_into(folder, built, shown, label, resume=resume)
-        summary = write_run(folder, built.config, population, outcome)
+    with display(quiet) as shown:
+        progress = Progress(shown, config.method.name)
+        outcome = carry_out(config, out=folder, resume=resume, force=force, callbacks=[progress])
+    summary = summary_of(folder)
+    assert summary is not None, "a run that has ended has a summary"
     if json:
         say_json(summary)
         return
-    for line in report(summary):
-        typer.echo(line)
-    for line in picture(summary, population):
+    for line in [*report(summary), *picture(summary, outcome.population)]:
         typer.echo(line)
     typer.echo(f"written to {folder}")
 
 
 def report(summary: dict[str, Any]) -> list[str]:
     """The summary in a few lines."""
-    from clusterfl.progress import size
+    from clusterfl.runs.progress import size
 
     def number(name: str, digits: int = 3) -> str:
         value = summary[name]

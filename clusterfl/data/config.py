@@ -2,69 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from clusterfl.data.partition import LEAST, SIZES
+from clusterfl.data.registry import NORMALIZE, is_natural, names_in
 from clusterfl.data.shift import SHIFTS
-from clusterfl.data.sources import NORMALIZE, is_natural, names_in
 from clusterfl.data.synthetic import is_synthetic
-from clusterfl.errors import ConfigError, nearest
+from clusterfl.errors import ConfigError, suggestion
+from clusterfl.fields import option
 
-T = TypeVar("T")
 SPLITS = ("clusters", "dirichlet", "class_groups", "natural")
 TESTS = ("balanced", "own")
-
-
-def _option(default: T, doc: str) -> T:
-    made: Any = field(default=default, metadata={"doc": doc})
-    return made  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """The ``[data]`` table: every field says what clients hold. ``build(config, key)`` makes it so."""
 
-    source: str = _option(
+    source: str = option(
         "digits",
         "a name in clusterfl.data.SOURCES, several joined as mnist+usps (each one a cluster), multi_source, "
         "synthetic (LEAF's tasks; pooled with split='dirichlet'), folder:PATH (one .npz per client) or "
         "table:PATH (.csv or .parquet)",
     )
-    root: str | None = _option(None, "folder of datasets; unset: CLUSTERFL_DATA, else the cache folder")
-    split: str = _option(
+    root: str | None = option(None, "folder of datasets; unset: CLUSTERFL_DATA, else the cache folder")
+    split: str = option(
         "auto",
         "clusters: each true cluster shifts its own copy | dirichlet: all rows over all clients, class by class "
         "(CFL) | class_groups: groups of classes over clients (FedEM) | natural: the source's own clients; "
         "auto: natural where the source comes split by client, else clusters",
     )
-    clients: int = _option(24, "clients that train; 0 with split='natural': all there are")
-    unseen: int = _option(0, "further clients that take no part in training and are admitted at the end")
-    clusters: int = _option(4, "true clusters; groups of classes with split='class_groups'")
-    cluster_sizes: tuple[float, ...] | None = _option(None, "share of clients per cluster; unset: equal")
-    shift: str = _option(
+    clients: int = option(24, "clients that train; 0 with split='natural': all there are")
+    unseen: int = option(0, "further clients that take no part in training and are admitted at the end")
+    clusters: int = option(4, "true clusters; groups of classes with split='class_groups'")
+    cluster_sizes: tuple[float, ...] | None = option(None, "share of clients per cluster; unset: equal")
+    shift: str = option(
         "auto",
         "how clusters differ: none | rotate | swap_labels | permute_labels | rotate+swap; "
         "auto: rotate with split 'clusters' and 'dirichlet' of one source, else none",
     )
-    angles: tuple[float, ...] | None = _option(None, "degrees per cluster; unset: the circle in equal parts")
-    samples: int | None = _option(None, "train samples per client (mean, if sizes differ); unset: split all")
-    sizes: str = _option("equal", "equal | lognormal: samples per client")
-    size_sigma: float = _option(1.0, "spread of log-normal sizes")
-    alpha: float | None = _option(None, "Dirichlet label skew, alpha / classes per class; unset: IID labels")
-    alpha_per_class: bool = _option(False, "alpha counts for each class, as Dirichlet(alpha, ..., alpha)")
-    reuse: bool = _option(True, "clients of a cluster may share samples when a class runs out")
-    test: str = _option(
+    angles: tuple[float, ...] | None = option(None, "degrees per cluster; unset: the circle in equal parts")
+    samples: int | None = option(None, "train samples per client (mean, if sizes differ); unset: split all")
+    sizes: str = option("equal", "equal | lognormal: samples per client")
+    size_sigma: float = option(1.0, "spread of log-normal sizes")
+    alpha: float | None = option(None, "Dirichlet label skew, alpha / classes per class; unset: IID labels")
+    alpha_per_class: bool = option(False, "alpha counts for each class, as Dirichlet(alpha, ..., alpha)")
+    reuse: bool = option(True, "clients of a cluster may share samples when a class runs out")
+    test: str = option(
         "auto",
         "balanced: equal classes, shared in a cluster | own: like the client's train data; "
         "auto: balanced with split='clusters', else own",
     )
-    test_samples: int | None = _option(1000, "balanced test samples per cluster, at most; unset: all")
-    test_fraction: float = _option(0.2, "share of a client's samples that are its own test samples")
-    indicators: int = _option(0, "public samples per class, taken out before clients get data")
-    normalize: str = _option("symmetric", "pixels to -1..1 (symmetric) or 0..1 (unit)")
-    drift_round: int | None = _option(None, "round from which some clients hold data of another cluster")
-    drift_share: float = _option(0.5, "share of the training clients that drift")
+    test_samples: int | None = option(1000, "balanced test samples per cluster, at most; unset: all")
+    test_fraction: float = option(0.2, "share of a client's samples that are its own test samples")
+    indicators: int = option(0, "public samples per class, taken out before clients get data")
+    normalize: str = option("symmetric", "pixels to -1..1 (symmetric) or 0..1 (unit)")
+    drift_round: int | None = option(None, "round from which some clients hold data of another cluster")
+    drift_share: float = option(0.5, "share of the training clients that drift")
 
     def __post_init__(self) -> None:
         choices = {"split": SPLITS, "shift": SHIFTS, "test": TESTS}
@@ -72,7 +67,7 @@ class DataConfig:
         for name, words in {**known, "sizes": SIZES, "normalize": NORMALIZE}.items():
             value = getattr(self, name)
             if value not in words:
-                raise ConfigError(f"{name}={value!r} should be a known choice{nearest(str(value), words)}")
+                raise ConfigError(f"{name}={value!r} should be a known choice{suggestion(str(value), words)}")
         least = {"clients": 0 if self.resolved_split == "natural" else 1, "unseen": 0, "clusters": 1}
         least |= {"samples": LEAST, "test_samples": 1, "indicators": 0, "drift_round": 1}
         for name, low in least.items():

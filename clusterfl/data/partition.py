@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.errors import ConfigError, DataError, nearest
+from clusterfl.errors import ConfigError, DataError, suggestion
 from clusterfl.keys import Key
 
 Array = npt.NDArray[Any]
@@ -54,7 +54,7 @@ def client_sizes(n_clients: int, samples: int, how: str, key: Key, sigma: float 
     if how == "lognormal":
         weights = keys.numpy_rng(key).lognormal(0.0, sigma, n_clients)
         return apportion(weights, n_clients * samples, LEAST)
-    raise ConfigError(f"sizes={how!r} should be one of the ways to size clients{nearest(how, SIZES)}")
+    raise ConfigError(f"sizes={how!r} should be one of the ways to size clients{suggestion(how, SIZES)}")
 
 
 def label_mixes(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clusterfl import keys
-from clusterfl.errors import ConfigError, DataError, nearest
+from clusterfl.errors import ConfigError, DataError, suggestion
 from clusterfl.keys import Key
 
 SHIFTS = ("none", "rotate", "swap_labels", "permute_labels", "rotate+swap")
@@ -105,7 +105,7 @@ def _permutations(clusters: int, classes: int, key: Key) -> Tensor:
 def make_shift(name: str, clusters: int, classes: int, key: Key, angles: tuple[float, ...] | None = None) -> Shift:
     """The shift of every cluster. Swaps are one pair per cluster, so two clusters differ in four classes."""
     if name not in SHIFTS:
-        raise ConfigError(f"shift={name!r} should be one of the known shifts{nearest(name, SHIFTS)}")
+        raise ConfigError(f"shift={name!r} should be one of the known shifts{suggestion(name, SHIFTS)}")
     turns = name in ("rotate", "rotate+swap")
     if angles is not None and not turns:
         raise ConfigError(f"angles={angles} should be unset unless shift is 'rotate' or 'rotate+swap'")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.data.partition import stratified
-from clusterfl.errors import ConfigError, DataError, nearest
+from clusterfl.errors import ConfigError, DataError, suggestion
 
 Array = npt.NDArray[Any]
 NORMALIZE = ("symmetric", "unit")
@@ -99,7 +99,7 @@ class Source:
 def to_float(x: Array, normalize: str = "symmetric", levels: float | None = 255.0) -> Tensor:
     """float32; pixels become 0..1 ("unit") or, by (x - .5) / .5, -1..1 ("symmetric")."""
     if normalize not in NORMALIZE:
-        raise ConfigError(f"normalize={normalize!r} should be a known scale{nearest(normalize, NORMALIZE)}")
+        raise ConfigError(f"normalize={normalize!r} should be a known scale{suggestion(normalize, NORMALIZE)}")
     scaled = torch.from_numpy(np.array(x, dtype=np.float32, order="C"))
     if levels is not None:
         scaled.div_(levels)

@@ -23,9 +23,10 @@ import torch
 from torch import nn
 
 from clusterfl import __version__, keys
-from clusterfl.client import Call
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines.worker import Plan, Worker
+from clusterfl.engines.chunks import Plan
+from clusterfl.engines.worker import Worker
+from clusterfl.message import Call
 from clusterfl.parts.local import SGD, Train
 from clusterfl.task import Task
 
@@ -115,13 +116,10 @@ def convolutional(task: Task) -> bool:
 
 def measure(task: Task, population: Population, plans: Sequence[Plan], rule: SGD, per_round: int) -> list[float]:
     """Seconds per client and local step of each plan: the best of a few short tries, in turns."""
-    tries = [_trial(task, population, plan, rule, per_round) for plan in plans]
+    trials = [_trial(task, population, plan, rule, per_round) for plan in plans]
     best = [float("inf")] * len(plans)
-    try:
-        for _ in range(TRIES):
-            best = [min(b, trial()) for b, trial in zip(best, tries, strict=True)]
-    finally:
-        task.channels_last = False  # the engine that is made afterwards says what it is
+    for _ in range(TRIES):
+        best = [min(b, trial()) for b, trial in zip(best, trials, strict=True)]
     return best
 
 
@@ -136,7 +134,6 @@ def _trial(task: Task, population: Population, plan: Plan, rule: SGD, per_round:
     call = Call(Train(short), "train", torch.arange(m), {"theta": task.init(keys.key(0))}, {}, keys.key(0), 0)
 
     def trial() -> float:
-        task.channels_last = plan.channels_last  # each plan's worker has set its own
         began = time.perf_counter()
         for _ in worker.run(call):
             pass

@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from clusterfl.data.population import Population
-from clusterfl.engines.attack import Attack, AttackConfig
 from clusterfl.engines.auto import choose, convolutional
 from clusterfl.engines.base import BaseEngine
-from clusterfl.engines.guard import Guard
+from clusterfl.engines.chunks import Plan
+from clusterfl.engines.config import EngineConfig
+from clusterfl.engines.device import check_device
 from clusterfl.engines.pool import Pool
-from clusterfl.engines.privacy import PrivacyConfig, Private, check_private
 from clusterfl.engines.ray import Ray
 from clusterfl.engines.serial import Serial
-from clusterfl.engines.updates import Clip
 from clusterfl.engines.wire import Wire
-from clusterfl.engines.worker import Plan
+from clusterfl.engines.wrappers.attack import Attack, AttackConfig
+from clusterfl.engines.wrappers.clip import Clip
+from clusterfl.engines.wrappers.guard import Guard
+from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private, check_private
 from clusterfl.errors import ConfigError
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
-
-EngineName = Literal["auto", "serial", "stacked", "pool", "ray", "wire"]
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Which engine, and its sizes."""
-
-    name: EngineName = "auto"  # auto (measured, then written here) | serial | stacked | pool | ray | wire
-    chunk: int = 64  # clients computed together, where they are stacked
-    spread: float = 1.25  # clients computed together differ at most by this factor in size
-    workers: int | None = None  # pool: processes, ray: actors; unset: one per core
-    stacked: bool | None = None  # pool, ray: whether workers stack clients; unset: unless the model has convolutions
-    address: str | None = None  # ray: a running cluster ("auto" or "host:port"); unset: one on this machine
-    channels_last: bool = False  # images in the order that convolutions on CPUs like
-    guard: bool = True  # check every reply; a bad one is rejected and the round goes on
-    clip_updates: float | None = None  # the server cuts longer updates to this length
-
-    def __post_init__(self) -> None:
-        for name in ("chunk", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} should be at least 1")
-        if not self.spread >= 1:
-            raise ValueError(f"spread={self.spread} should be at least 1")
-        if self.address is not None and self.address != "auto" and ":" not in self.address:
-            raise ValueError(f"address={self.address!r} should be 'auto' or 'host:port'")
-        if self.clip_updates is not None and not self.clip_updates > 0:
-            raise ValueError(f"clip_updates={self.clip_updates} should be above 0")
 
 
 @dataclass(frozen=True)
@@ -100,7 +72,7 @@ def make_engine(
     falsify it, and the server checks and cuts what comes in."""
     check_device(device)
     check_private(privacy or PrivacyConfig(), task)
-    engine = _bare(resolve(config, task, population, device, load), task, population, device)
+    engine = _unwrapped(resolve(config, task, population, device, load), task, population, device)
     if privacy is not None and privacy.on:
         engine = Private(engine, privacy)
     if attack is not None and attackers is not None and attack.kind not in ("none", "label-flip"):
@@ -111,7 +83,7 @@ def make_engine(
     return engine if config.clip_updates is None else Clip(engine, config.clip_updates)
 
 
-def _bare(config: EngineConfig, task: Task, population: Population, device: str) -> BaseEngine:
+def _unwrapped(config: EngineConfig, task: Task, population: Population, device: str) -> BaseEngine:
     if config.name in ("pool", "ray", "wire") and torch.device(device).type != "cpu":
         raise ConfigError(f"device={device!r} should be 'cpu' with engine.name={config.name!r}")
     if config.name == "wire":
@@ -122,13 +94,3 @@ def _bare(config: EngineConfig, task: Task, population: Population, device: str)
     if config.name == "ray":
         return Ray(task, population, plan, config.workers, config.address)
     return Serial(task, population, plan, device)
-
-
-def check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ConfigError(f"device={device!r} should be a PyTorch device such as 'cpu' or 'cuda:0'") from None
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there.get(kind, False):
-        raise ConfigError(f"device={device!r} should be a device that this machine has, for example 'cpu'")

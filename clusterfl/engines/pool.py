@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as mp
 
-from clusterfl.client import Call, Chunk
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines.chunked import Block, Chunked, Gone, Job, answer, shared_memory
-from clusterfl.engines.worker import Plan, Worker
-from clusterfl.memory import keep_memory
+from clusterfl.engines.blocks import Block, shared_memory
+from clusterfl.engines.chunks import Plan
+from clusterfl.engines.memory import keep_memory
+from clusterfl.engines.parallel import Gone, Job, Parallel, answer
+from clusterfl.engines.worker import Worker
+from clusterfl.message import Call, Chunk
 from clusterfl.task import Task
 
 
-class Pool(Chunked):
+class Pool(Parallel):
     """``workers`` processes (default: one per core), each with one thread."""
 
     def __init__(

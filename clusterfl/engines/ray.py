@@ -19,16 +19,18 @@ from unittest.mock import patch
 import torch
 
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines.chunked import Block, Chunked, Gone, Job, answer, own_memory
-from clusterfl.engines.worker import Plan, Worker
+from clusterfl.engines.blocks import Block, own_memory
+from clusterfl.engines.chunks import Plan
+from clusterfl.engines.memory import keep_memory
+from clusterfl.engines.parallel import Gone, Job, Parallel, answer
+from clusterfl.engines.worker import Worker
 from clusterfl.errors import ConfigError
-from clusterfl.memory import keep_memory
 from clusterfl.task import Task
 
 log = logging.getLogger(__name__)
 
 
-class Ray(Chunked):
+class Ray(Parallel):
     """``workers`` actors (default: one per core of the cluster), each with one core and one thread.
 
     ``address``: a running cluster ("auto" or "host:port"); without it one is started on this machine, which

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from clusterfl.client import Call, Chunk
 from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine
-from clusterfl.engines.worker import Plan, Worker
+from clusterfl.engines.chunks import Plan
+from clusterfl.engines.worker import Worker
+from clusterfl.message import Call, Chunk
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row
 
@@ -24,14 +25,14 @@ class Serial(BaseEngine):
         place = torch.device(device) if device else None
         self.worker = Worker(task, population.train, population.test, self.plan, place)
 
-    def hold(self, population: Population) -> None:
-        super().hold(population)
-        self.worker.hold(population.train, population.test)
+    def set_population(self, population: Population) -> None:
+        super().set_population(population)
+        self.worker.set_shards(population.train, population.test)
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         yield from self.worker.run(call)
 
-    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tree]:
         return [self.worker.score_rows(row(models, k), rows) for k, rows in jobs]
 
     def states(self) -> dict[int, Tree]:

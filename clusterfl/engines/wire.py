@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clusterfl import codec
-from clusterfl.client import Call, Chunk, Fields
 from clusterfl.data.population import Population
+from clusterfl.engines import codec
+from clusterfl.engines.chunks import stack_fields
 from clusterfl.engines.serial import Serial
-from clusterfl.engines.worker import _at, _stack_fields
+from clusterfl.message import Call, Chunk, Fields, take_row
 from clusterfl.method import Procedures, State
 from clusterfl.task import Task
 
@@ -41,6 +41,7 @@ class Request(State):
     round: int
     server: bool
     measure: bool
+    test_of: Tensor | None  # evaluation on another client's test data, which only a simulation can do
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,26 @@ class Wire(Serial):
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         for p, i in enumerate(call.ids.tolist()):
-            each = {n: _at(v, p) for n, v in call.each.items()}
+            each = {n: take_row(v, p) for n, v in call.each.items()}
             # the client's key is different in every call of every round, so no old reply can pass for this one
             token = int(call.client_key(i))
+            one = call.only(torch.tensor([p]))
             request = Request(
-                token, call.method, call.name, i, call.shared, each, call.key, call.round, call.server, call.measure
+                token,
+                call.method,
+                call.name,
+                i,
+                call.shared,
+                each,
+                call.key,
+                call.round,
+                call.server,
+                call.measure,
+                one.test_of,
             )
             fields = self._receive(call, i, token, self.transport(self._far_side(codec.pack(request))))
             if fields is not None:
-                yield Chunk(torch.tensor([p]), _stack_fields([fields]))
+                yield Chunk(torch.tensor([p]), stack_fields([fields]))
 
     def _receive(self, call: Call, client: int, token: int, messages: list[bytes]) -> Fields | None:
         """The one answer among what arrived; everything else is dropped and logged."""
@@ -101,11 +113,12 @@ class Wire(Serial):
     def _far_side(self, message: bytes) -> bytes:
         """A client: it has its data, its state and this program, and gets only the message."""
         r: Request = codec.unpack(message)
-        each = {n: _stack_fields([{n: v}])[n] for n, v in r.each.items()}
-        call = Call(r.method, r.name, torch.tensor([r.client]), r.shared, each, r.key, r.round, r.server, r.measure)
+        each = {n: stack_fields([{n: v}])[n] for n, v in r.each.items()}
+        ids = torch.tensor([r.client])
+        call = Call(r.method, r.name, ids, r.shared, each, r.key, r.round, r.server, r.measure, r.test_of)
         fields: Fields = {}
         for chunk in self.worker.run(call):
-            fields = {n: _at(v, 0) for n, v in chunk.fields.items()}
+            fields = {n: take_row(v, 0) for n, v in chunk.fields.items()}
         reply = codec.pack(Reply(r.token, fields))
         self.wire_down += len(message)
         self.wire_up += len(reply)

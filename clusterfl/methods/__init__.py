@@ -11,9 +11,8 @@ from clusterfl.methods.fcca import FCCA
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedavg_ft import FedAvgFT
 from clusterfl.methods.feddane import FedDANE
-from clusterfl.methods.feddist import FedDist
+from clusterfl.methods.feddist import FedDist, FedDWS
 from clusterfl.methods.feddsmic import FedDS, FedDSMIC
-from clusterfl.methods.feddws import FedDWS
 from clusterfl.methods.fedfomo import FedFomo
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.fedprox import FedProx

@@ -9,14 +9,19 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Payload, on_client
 from clusterfl.method import Clusters, Method, Served, State
 from clusterfl.methods.cfl import CFL
 from clusterfl.task import Task
 from clusterfl.tree import Tree, map_floats
 
 log = logging.getLogger(__name__)
+
+Use = Literal["serve", "train", "both"]
 NEAR = 0.05  # beta this close to (K - 1) / K is warned of
 
 
@@ -40,17 +45,18 @@ class AWCFL(Method[Mixed]):
     name: ClassVar[str] = "awcfl"
     summary: ClassVar[str] = "any clustered base; each cluster's model takes in a share beta of the others'"
     paper: ClassVar[str] = "Li, Yan, Computer Science 50(11A), 2023"
-    reveals: ClassVar[str] = "what its base reveals"
 
-    base: Method[Any] = CFL()
-    beta: float = 0.5
-    # Where mixed models are used. A base that chooses clusters by its centres (IFCA, FeSEM) cannot tell mixed
-    # ones apart near beta = (K - 1) / K, so with "serve" the base never sees them; "both" is the paper's loop.
-    mix_for: Literal["serve", "train", "both"] = "serve"
+    base: Method[Any] = option(CFL(), "the clustered method around which it works")
+    beta: float = option(0.5, "share of the other clusters' models")
+    # a base that chooses clusters by its centres (IFCA, FeSEM) cannot tell mixed ones apart near beta = (K - 1) / K
+    mix_for: Use = option(
+        "serve", "where mixed models are used; 'serve': the base never sees them; 'both': the paper's"
+    )
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.beta <= 1.0:
             raise ValueError(f"beta={self.beta} should be between 0 and 1")
+        one_of(Use, self, "mix_for")
         if not self.base.clustered:
             raise ValueError(f"base={self.base.name!r} should be a clustered method")
 
@@ -85,7 +91,7 @@ class AWCFL(Method[Mixed]):
     def cost(self, task: Task) -> tuple[int, int]:
         return self.base.cost(task)
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Payload]:
         return dict(self.base.personalise(me, theta, **shared))
 

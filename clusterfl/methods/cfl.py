@@ -10,18 +10,23 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
 from clusterfl.errors import NoReplies
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Model, Payload, on_client
 from clusterfl.method import Clusters, Method, Served, State, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import mean_by
 from clusterfl.parts.hierarchy import bipartition, cosine, separation
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, concat, flat, put, repeat, row, subtract, take
 
 log = logging.getLogger(__name__)
+
+Cut = Literal["single", "complete"]
 
 
 @dataclass(frozen=True)
@@ -53,30 +58,28 @@ class CFL(Method[CFLState]):
     paper: ClassVar[str] = "Sattler, Müller, Samek, IEEE TNNLS 2020"
 
     local: SGD = SGD()
-    # Norms depend on model, step size and data, so by default eps1 and eps2 are shares of the largest update seen.
-    relative: bool = True
-    r1: float = 0.25  # eps1 = r1 * peak: below it a cluster's mean update counts as stationary
-    r2: float = 1.0  # eps2 = r2 * eps1: above it a client's update counts as large
-    eps1: float = 0.4  # the authors' values, used with relative = False
-    eps2: float = 1.6
-    gap: float | None = 0.4  # least separation of the two sides, else the cut is noise; None: no such test
-    gamma: float | None = None  # the paper's bound on noise: sqrt((1 - largest cosine across) / 2) > gamma
-    start_round: int = 20
-    min_size: int = 3
-    linkage: Literal["single", "complete"] = "single"  # single is the paper's optimum, complete the authors' code
+    # norms depend on model, step size and data
+    relative: bool = option(True, "eps1 and eps2 are shares of the largest update seen")
+    r1: float = option(0.25, "eps1 = r1 * peak: below it a cluster's mean update counts as stationary")
+    r2: float = option(1.0, "eps2 = r2 * eps1: above it a client's update counts as large")
+    eps1: float = option(0.4, "the authors' value, used with relative = false")
+    eps2: float = option(1.6, "the authors' value, used with relative = false")
+    gap: float | None = option(0.4, "least separation of the two sides, else the cut is noise; unset: no such test")
+    gamma: float | None = option(None, "the paper's bound on noise: sqrt((1 - largest cosine across) / 2) > gamma")
+    start_round: int = option(20, "rounds before the first cut")
+    min_size: int = option(3, "clients of a cluster that may be cut")
+    linkage: Cut = option("single", "how a cluster is cut: single is the paper's optimum, complete the authors' code")
 
     def __post_init__(self) -> None:
-        for name in ("r1", "r2", "eps1", "eps2", "start_round"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} should be at least 0")
-        if self.min_size < 2:
-            raise ValueError(f"min_size={self.min_size} should be at least 2")
+        at_least(0, self, "r1", "r2", "eps1", "eps2", "start_round")
+        at_least(2, self, "min_size")
+        one_of(Cut, self, "linkage")
         if self.gamma is not None and not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma={self.gamma} should be between 0 and 1")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> CFLState:
-        nobody = torch.zeros(len(cohort), dtype=torch.int64)
-        return CFLState(repeat(first_net(task, key), 1), nobody, (), nobody.clone(), torch.zeros(()))
+        one_cluster, no_split = torch.zeros(2, len(cohort), dtype=torch.int64)
+        return CFLState(repeat(first_net(task, key), 1), one_cluster, (), no_split, torch.zeros(()))
 
     def round(self, state: CFLState, cohort: Cohort) -> CFLState:
         before = state.assign
@@ -159,6 +162,6 @@ class CFL(Method[CFLState]):
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size
 
-    @on_client
+    @on_client(theta=Model(of="theta"))
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, self.local)}

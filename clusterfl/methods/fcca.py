@@ -17,28 +17,34 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, Shard, on_client, on_server
+from clusterfl.client import Client, Shard
+from clusterfl.cohort import Cohort
+from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Model, Payload, Statistic, Weight, on_client, on_server
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
 from clusterfl.models.flow import Flow
 from clusterfl.parts.adam import adam
-from clusterfl.parts.aggregate import MeanBy, mean_by
-from clusterfl.parts.distance import by_label, label_ratios
-from clusterfl.parts.init import first_net, kmeans
+from clusterfl.parts.aggregate import MeanBy, mean_all, mean_by
+from clusterfl.parts.kmeans import kmeans
+from clusterfl.parts.labels import label_ratios, one_hot_labels
 from clusterfl.parts.local import SGD, clipped, sgd
 from clusterfl.parts.prox import proximal
-from clusterfl.parts.similarity import Similarity, align, between, by_cluster, look, similarity
+from clusterfl.parts.similarity import Similarity, keep_names, mean_by_cluster, pairwise, signature, similarity
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, repeat, row, select, take, unvector, vector
 
 log = logging.getLogger(__name__)
+
+Recipe = Literal["robust", "literal"]
 
 
 @dataclass(frozen=True)
 class FCCAState(Clusters):
     """K centres that share their encoder, and all that clustering needs of every client's last flow."""
 
-    looks: Tensor  # [N, 2, C, d]: mean directions of the features each client's flow generates
+    signatures: Tensor  # [N, 2, C, d]: mean directions of the features each client's flow generates
     fits: Tensor  # [N] int64: rounds in which the client trained its flow; 0: unknown
     moments: Tensor  # [2, d]: mean and standard deviation of the encoder's features
     key: Key  # eps1 and eps2 come from it: the same for all clients and rounds
@@ -51,37 +57,31 @@ class FCCA(Method[FCCAState]):
     name: ClassVar[str] = "fcca"
     summary: ClassVar[str] = "global encoder, K heads; clients clustered by conditional flows of their features"
     paper: ClassVar[str] = "Zhou, Shi, Tian, Li, Ye, Lv, 2023"
-    reveals: ClassVar[str] = "its trained model, a generative model and the moments of its features, and its size"
 
-    k: int = 4  # clusters
+    k: int = option(4, "clusters")
     local: SGD = SGD()
-    prox: float = 0.0  # +Prox: strength of the pull towards the received encoder and head
-    per: bool = False  # +Per: every client goes on with a head of its own
-    alpha: float = 1.0  # weight of the UNKNOWN samples (eq. 3); 0: none
-    warmup: int = 10  # rounds that flows train before they are compared; one head for all until then
-    centred: bool = False  # clients send the means of their labels, and flows learn only what lies around these
-    recipe: Literal["robust", "literal"] = "robust"  # how flows are trained; the paper's letter makes them diverge
-    flow_steps: int = 20  # steps of a client's flow in a round
-    flow_batch: int = 64  # features in a step, and as many UNKNOWN samples
-    flow_lr: float | None = None  # unset: 0.005 with 'robust' (Adam), 0.01 with 'literal' (SGD)
-    dim: int = 64  # features of a flow; more of them are projected to so many
-    blocks: int = 4  # couplings of a flow
-    hidden: int = 64  # width of a coupling's nets
-    clamp: float = 2.0  # a coupling's log-scale stays within (-clamp, clamp)
-    draws: int = 128  # samples of each of eps1 and eps2, for every label
-    restarts: int = 20  # of k-means
+    prox: float = option(0.0, "+Prox: strength of the pull towards the received encoder and head")
+    per: bool = option(False, "+Per: every client goes on with a head of its own")
+    alpha: float = option(1.0, "weight of the UNKNOWN samples (eq. 3); 0: none")
+    warmup: int = option(10, "rounds that flows train before they are compared; one head for all until then")
+    centred: bool = option(False, "clients send the means of their labels; flows learn only what lies around these")
+    recipe: Recipe = option("robust", "how flows are trained; the paper's letter makes them diverge")
+    flow_steps: int = option(20, "steps of a client's flow in a round")
+    flow_batch: int = option(64, "features in a step, and as many UNKNOWN samples")
+    flow_lr: float | None = option(None, "unset: 0.005 with 'robust' (Adam), 0.01 with 'literal' (SGD)")
+    dim: int = option(64, "features of a flow; more of them are projected to so many")
+    blocks: int = option(4, "couplings of a flow")
+    hidden: int = option(64, "width of a coupling's nets")
+    clamp: float = option(2.0, "a coupling's log-scale stays within (-clamp, clamp)")
+    draws: int = option(128, "samples of each of eps1 and eps2, for every label")
+    restarts: int = option(20, "of k-means")
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("k", "flow_steps", "flow_batch", "blocks", "hidden", "draws", "restarts"), 1)
-        for name, low in {**least, "dim": 2, "warmup": 0, "prox": 0, "alpha": 0}.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name}={getattr(self, name)} should be at least {low}")
-        for name in ("flow_lr", "clamp"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} should be above 0")
-        if self.recipe not in ("robust", "literal"):
-            raise ValueError(f"recipe={self.recipe!r} should be 'robust' or 'literal'")
+        at_least(1, self, "k", "flow_steps", "flow_batch", "blocks", "hidden", "draws", "restarts")
+        at_least(2, self, "dim")
+        at_least(0, self, "warmup", "prox", "alpha")
+        above(0, self, "flow_lr", "clamp")
+        one_of(Recipe, self, "recipe")
 
     # -- the server ------------------------------------------------------------------------------------
 
@@ -100,8 +100,7 @@ class FCCA(Method[FCCAState]):
 
     def round(self, state: FCCAState, cohort: Cohort) -> FCCAState:
         task, centers = cohort.task, state.centers
-        body = {n: t[:1] for n, t in centers.items() if n not in task.head}
-        mean = MeanBy({**body, MOMENTS: state.moments.unsqueeze(0)}, field="body", weights="n")
+        mean = MeanBy({n: t[:1] for n, t in centers.items() if n not in task.head}, field="body", weights="n")
         received = take(centers, state.assign[cohort.ids])
         got = cohort.run(self.train, {"moments": state.moments}, theta=received, into=mean)  # clients, lines 1-8
         state = self._remember(state, cohort, got.ids, got["flow"])  # server, lines 1-4
@@ -110,7 +109,7 @@ class FCCA(Method[FCCAState]):
         heads = mean_by(got["head"], assign[got.ids], old=select(centers, task.head), weights=got["n"])  # lines 7-9
         if not ready:
             heads = take(heads, torch.zeros(self.k, dtype=torch.int64))
-        moments = self._moments(body.pop(MOMENTS))
+        moments = self._moments(mean_all({"moments": got["moments"]}, weights=got["n"])["moments"])
         whole = {**repeat(body, self.k), **heads}
         return replace(state, centers=select(whole, centers), assign=assign, moments=moments)
 
@@ -120,14 +119,14 @@ class FCCA(Method[FCCAState]):
     def admit(self, state: FCCAState, cohort: Cohort) -> Served:
         """A new client trains its flow as long as the others did before the first clustering."""
         got = cohort.run(self.introduce, {"theta": row(state.centers, 0), "moments": state.moments})
-        new = self._looks(state, cohort, got["flow"]).nan_to_num()
+        new = self._signatures(state, cohort, got["flow"]).nan_to_num()
         known = state.fits > 0
-        alike = between(torch.cat([new, state.looks[known]]))[: len(new), len(new) :]
-        scores = by_cluster(alike, state.assign[known], self.k)
+        alike = pairwise(torch.cat([new, state.signatures[known]]))[: len(new), len(new) :]
+        scores = mean_by_cluster(alike, state.assign[known], self.k)
         log_margin(cohort, -scores)
         index = put(torch.zeros(len(cohort), dtype=torch.int64), _places(got.ids, cohort.ids), scores.argmax(dim=1))
         if self.per:
-            cohort.run(self.own_head, theta=take(state.centers, index))
+            cohort.run(self.tune_head, theta=take(state.centers, index))
         return Served(state.centers, index, personal=self.per)
 
     def cost(self, task: Task) -> tuple[int, int]:
@@ -139,26 +138,27 @@ class FCCA(Method[FCCAState]):
     def similarity(self, state: FCCAState) -> tuple[Similarity, Tensor]:
         """B, P and S of the clients that have trained a flow, and the ids of these clients."""
         known = (state.fits > 0).nonzero().flatten()
-        return similarity(state.looks[known]), known
+        return similarity(state.signatures[known]), known
 
     def flow(self, task: Task) -> Flow:
         return Flow(min(task.width, self.dim), task.classes, self.blocks, self.hidden, self.clamp)
 
-    def _looks(self, state: FCCAState, cohort: Cohort, flows: Tensor) -> Tensor:
-        eps = keys.normal(state.key, 2, self.draws, state.looks.shape[-1])
-        looks = cohort.map(self.generate, {"eps": eps}, flow=flows)["look"]
-        assert isinstance(looks, Tensor)
-        return looks
+    def _signatures(self, state: FCCAState, cohort: Cohort, flows: Tensor) -> Tensor:
+        eps = keys.normal(state.key, 2, self.draws, state.signatures.shape[-1])
+        signatures = cohort.map(self.generate, {"eps": eps}, flow=flows)["signature"]
+        assert isinstance(signatures, Tensor)
+        return signatures
 
     def _remember(self, state: FCCAState, cohort: Cohort, ids: Tensor, flows: Tensor) -> FCCAState:
         """What the new flows generate; a client whose flow diverged is known by its last good one."""
-        looks = self._looks(state, cohort, flows)
-        good = flows.any(dim=1) & looks.flatten(1).isfinite().all(dim=1)
+        new = self._signatures(state, cohort, flows)
+        good = flows.any(dim=1) & new.flatten(1).isfinite().all(dim=1)
         if not bool(good.all()):
             log.warning("the flows of clients %s diverged and begin anew", ids[~good].tolist())
         cohort.log(flows_lost=(~good).sum().item())
         ids = ids[good]
-        return replace(state, looks=put(state.looks, ids, looks[good]), fits=put(state.fits, ids, state.fits[ids] + 1))
+        signatures = put(state.signatures, ids, new[good])
+        return replace(state, signatures=signatures, fits=put(state.fits, ids, state.fits[ids] + 1))
 
     def _cluster(self, state: FCCAState, cohort: Cohort) -> tuple[Tensor, bool]:
         """Every known client's cluster, and whether flows are mature enough for there to be clusters at all."""
@@ -166,10 +166,10 @@ class FCCA(Method[FCCAState]):
         ready = len(known) >= self.k and int(state.fits.sum()) > self.warmup * len(state.fits)
         assign = state.assign
         if ready:
-            alike = between(state.looks[known])
-            found = kmeans(alike, self.k, keys.fold_in(cohort.key, "kmeans"), self.restarts)
-            assign = put(assign, known, align(found, assign[known], self.k))
-            log_margin(cohort, -by_cluster(alike, assign[known], self.k))
+            alike = pairwise(state.signatures[known])
+            groups = kmeans(alike, self.k, keys.fold_in(cohort.key, "kmeans"), self.restarts)
+            assign = put(assign, known, keep_names(groups, assign[known], self.k))
+            log_margin(cohort, -mean_by_cluster(alike, assign[known], self.k))
         log_clusters(cohort, state.assign, assign, self.k)
         return assign, ready
 
@@ -186,40 +186,48 @@ class FCCA(Method[FCCAState]):
         shape = self.flow(me.task)
         size = _start(shape).numel()
         means = flow[size:].reshape(shape.classes, shape.dim) if self.centred else None
-        return {"look": look(shape, unvector(flow[:size], _like(shape)), eps, means)}
+        return {"signature": signature(shape, unvector(flow[:size], _like(shape)), eps, means)}
 
     # -- the client ------------------------------------------------------------------------------------
 
-    @on_client
+    @on_client(
+        body=Model(of="theta"),
+        head=Model(of="theta"),
+        flow=Statistic("a generative model of its features"),
+        moments=Statistic("the means of its features and of their squares"),
+        n=Weight(),
+        own_flow=Kept("its flow"),
+        own_head=Kept("its head"),
+    )
     def train(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
         # The flow sees the encoder as received, which is the same for every client (Fig. 1, step 1); Algorithm 1
         # trains the encoder first, and then no two clients' features would live in the same space.
         z = self._features(me, theta)
         flow, sent = self._describe(me, z, moments, self.flow_steps)
-        me.keep(flow=flow)
+        me.keep(own_flow=flow)
         if self.per:
-            theta = {**theta, **(me.tree("head") or {})}
+            theta = {**theta, **(me.tree("own_head") or {})}
         theta = sgd(me, theta, self.local, proximal(theta, self.prox))
         head = select(theta, me.task.head)
         if self.per:
-            me.keep_tree("head", head)
+            me.keep_tree("own_head", head)
         body = {n: t for n, t in theta.items() if n not in head}
-        return {"n": me.size, "body": {**body, MOMENTS: _raw_moments(me, z)}, "head": head, "flow": sent}
+        return {"n": me.size, "body": body, "head": head, "flow": sent, "moments": _raw_moments(me, z)}
 
-    @on_client
+    @on_client(flow=Statistic("a generative model of its features"))
     def introduce(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
         """A newcomer's flow, after as many steps as the others had before the first clustering."""
         _, sent = self._describe(me, self._features(me, theta), moments, self.flow_steps * max(self.warmup, 1))
         return {"flow": sent}
 
-    @on_client
-    def own_head(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        me.keep_tree("head", select(sgd(me, theta, self.local, only=me.task.head), me.task.head))
+    @on_client(own_head=Kept("its head"))
+    def tune_head(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        me.keep_tree("own_head", select(sgd(me, theta, self.local, only=me.task.head), me.task.head))
         return {}
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
-        return {"theta": {**theta, **(me.tree("head") or {})} if self.per else theta}
+        return {"theta": {**theta, **(me.tree("own_head") or {})} if self.per else theta}
 
     def _features(self, me: Client, theta: Tree) -> Tensor:
         """``[n, d]``: the encoder's output on all train data, projected if it is too wide for a flow."""
@@ -238,7 +246,7 @@ class FCCA(Method[FCCAState]):
         """The client's flow after some more steps of conditional maximum likelihood (eq. 3), as a vector, and
         whether it is finite. One that is not becomes zero: the flow that knows nothing, N(0, I) for every label."""
         flow, classes = self.flow(me.task), me.task.classes
-        found = me.state.get("flow", _start(flow).to(z.device))
+        found = me.state.get("own_flow", _start(flow).to(z.device))
         z = (z - moments[0]) / moments[1]
         shard = Shard(z, me.train.y, torch.arange(me.train.length, device=z.device), me.train.n, me.train.ragged)
         batches = replace(me, train=shard).batches(size=self.flow_batch, steps=steps, stream=1)
@@ -270,7 +278,6 @@ class FCCA(Method[FCCAState]):
         return torch.where(whole, found, 0.0), whole
 
 
-MOMENTS = "feature moments"  # beside the encoder's parameters, for the same weighted mean
 CLIP = 10.0
 
 
@@ -283,7 +290,7 @@ def _raw_moments(me: Client, z: Tensor) -> Tensor:
 def _label_means(me: Client, z: Tensor) -> Tensor:
     """``[C, d]``: the means of ``z`` by label, as if each had one sample more, at 0: few samples claim little, and a
     label that the client lacks claims nothing."""
-    hot = by_label(me)
+    hot = one_hot_labels(me)
     return hot.mT @ z / (hot.sum(dim=0) + 1.0).unsqueeze(1)
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Model, Payload, Weight, on_client
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.init import first_net
+from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, reply, weight_field
 from clusterfl.parts.local import SGD, sgd
-from clusterfl.parts.robust import Rule, check_rule, combiner
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, repeat, row
 
@@ -27,20 +30,19 @@ class FedAvg(Method[Single]):
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()
-    weights: Literal["size", "uniform"] = "size"
-    aggregate: Rule = "mean"
-    attackers: float = 0.2  # the share of clients that a robust rule withstands
+    weights: Weights = option("size", "how much a client counts in the mean")
+    aggregate: Rule = option(Mean(), "how models become one: the mean, or a rule that withstands lying clients")
 
     def __post_init__(self) -> None:
-        check_rule(self.aggregate, self.attackers)
+        one_of(Weights, self, "weights")
+        check_rule(self.aggregate)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Single:
         return Single(first_net(task, key))
 
     def round(self, state: Single, cohort: Cohort) -> Single:
-        weights = "n" if self.weights == "size" else None
-        mean = combiner(self.aggregate, self.attackers, repeat(state.theta, 1), weights=weights)
-        cohort.run(self.train, {"theta": state.theta}, into=mean)
+        mean = self.aggregate.by(repeat(state.theta, 1), weights=weight_field(self.weights))
+        cohort.run(self.train, {"theta": state.theta}, into=mean)  # w <- sum_k (n_k / n) w_k
         return Single(row(mean.result(), 0))
 
     def serve(self, state: Single, ids: Tensor) -> Served:
@@ -50,9 +52,8 @@ class FedAvg(Method[Single]):
         return self.serve(state, cohort.ids)
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + (4 if self.weights == "size" else 0)
+        return task.size, task.size + bytes_of(self.weights)
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        theta = sgd(me, theta, self.local)
-        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+        return reply(me, self.weights, theta=sgd(me, theta, self.local))

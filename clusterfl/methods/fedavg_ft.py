@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Payload, on_client
 from clusterfl.method import Method, Served, Single, serve_single
 from clusterfl.methods.fedavg import FedAvg
+from clusterfl.parts.aggregate import Weights
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.task import Task
 from clusterfl.tree import Tree
@@ -24,14 +28,15 @@ class FedAvgFT(Method[Single]):
     summary: ClassVar[str] = "FedAvg, then every client fine-tunes the global model on its own data"
     paper: ClassVar[str] = "Yu, Bagdasaryan, Shmatikov, 2020"
     clustered: ClassVar[bool] = False
+    runs = (FedAvg,)
 
     local: SGD = SGD()
-    weights: Literal["size", "uniform"] = "size"
-    tune_epochs: int = 1
+    weights: Weights = option("size", "how much a client counts in the mean")
+    tune_epochs: int = option(1, "epochs of local training before a client uses the model")
 
     def __post_init__(self) -> None:
-        if self.tune_epochs < 1:
-            raise ValueError(f"tune_epochs={self.tune_epochs} should be at least 1")
+        one_of(Weights, self, "weights")
+        at_least(1, self, "tune_epochs")
 
     @property
     def fedavg(self) -> FedAvg:
@@ -52,6 +57,6 @@ class FedAvgFT(Method[Single]):
     def cost(self, task: Task) -> tuple[int, int]:
         return self.fedavg.cost(task)
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, replace(self.local, epochs=self.tune_epochs, steps=None))}

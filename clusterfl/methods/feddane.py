@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Batch, Client, Cohort, Payload, on_client
+from clusterfl.client import Batch, Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Gradient, Model, Payload, Weight, on_client
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.aggregate import MeanBy
-from clusterfl.parts.init import first_net
-from clusterfl.parts.local import SGD, full_gradient, own, sgd
+from clusterfl.parts.aggregate import MeanBy, Weights, bytes_of, mean_of, reply, weight_field
+from clusterfl.parts.local import SGD, full_gradient, sgd, writable
 from clusterfl.parts.prox import proximal
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.tree import Tree, nbytes, repeat, row, select
+from clusterfl.tree import Tree, repeat, row, select
 
 
 @dataclass(frozen=True)
@@ -25,29 +28,25 @@ class FedDANE(Method[Single]):
     name: ClassVar[str] = "feddane"
     summary: ClassVar[str] = "two exchanges a round: the mean gradient, then local training corrected by it"
     paper: ClassVar[str] = "Li et al., Asilomar 2019"
-    reveals: ClassVar[str] = "the gradient of its whole training data, its trained model and its number of samples"
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()
-    mu: float = 0.0  # the authors' script
-    weights: Literal["size", "uniform"] = "size"
+    mu: float = option(0.0, "strength of the pull towards the global model; the authors' script has none")
+    weights: Weights = option("size", "how much a client counts in the means")
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise ValueError(f"mu={self.mu} should be at least 0")
-        if self.weights not in ("size", "uniform"):
-            raise ValueError(f"weights={self.weights!r} should be 'size' or 'uniform'")
+        at_least(0, self, "mu")
+        one_of(Weights, self, "weights")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Single:
         return Single(first_net(task, key))
 
     def round(self, state: Single, cohort: Cohort) -> Single:
-        theta, weights = state.theta, "n" if self.weights == "size" else None
-        mean = MeanBy(repeat(select(theta, cohort.task.params), 1), field="grad", weights=weights)
+        theta = state.theta
+        mean = MeanBy(repeat(select(theta, cohort.task.params), 1), field="grad", weights=weight_field(self.weights))
         got = cohort.run(self.gradient, {"theta": theta}, into=mean)  # algorithm 1, lines 3-5: g_t
-        solved = MeanBy(repeat(theta, 1), weights=weights)
-        got.cohort.run(self.solve, {"theta": theta, "g": row(mean.result(), 0)}, into=solved)  # lines 6-8
-        return Single(row(solved.result(), 0))  # line 9
+        g = row(mean.result(), 0)
+        return Single(mean_of(got.cohort, self.solve, {"theta": theta, "g": g}, theta, self.weights))  # lines 6-9
 
     def serve(self, state: Single, ids: Tensor) -> Served:
         return serve_single(state.theta, ids)
@@ -56,23 +55,19 @@ class FedDANE(Method[Single]):
         return self.serve(state, cohort.ids)
 
     def cost(self, task: Task) -> tuple[int, int]:
-        gradient = sum(nbytes(p) for p in task.module.parameters() if p.requires_grad)
-        sizes = 8 if self.weights == "size" else 0
-        return 2 * task.size + gradient, task.size + gradient + sizes
+        sizes = 2 * bytes_of(self.weights)
+        return 2 * task.size + task.trainable_size, task.size + task.trainable_size + sizes
 
-    @on_client
+    @on_client(grad=Gradient(), n=Weight())
     def gradient(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        return self._reply(me, grad=full_gradient(me, own(me, theta)))
+        return reply(me, self.weights, grad=full_gradient(me, writable(me, theta)))
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def solve(self, me: Client, theta: Tree, g: Tree) -> dict[str, Payload]:
-        mine = full_gradient(me, own(me, theta))
+        mine = full_gradient(me, writable(me, theta))
         plain = proximal(theta, self.mu)
 
         def corrected(me: Client, w: Tree, batch: Batch) -> Tree:
             return {n: d + (g[n] - mine[n]) for n, d in plain(me, w, batch).items()}
 
-        return self._reply(me, theta=sgd(me, theta, self.local, corrected))
-
-    def _reply(self, me: Client, **found: Tree) -> dict[str, Payload]:
-        return {**found, "n": me.size} if self.weights == "size" else dict(found)
+        return reply(me, self.weights, theta=sgd(me, theta, self.local, corrected))

@@ -7,18 +7,21 @@ from which every client takes a step or a few of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, Replies, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort, Replies
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
-from clusterfl.parts.aggregate import mean_all, mean_by
+from clusterfl.parts.aggregate import Weights, bytes_of, mean_all, mean_by, reply
 from clusterfl.parts.indicators import answer_divergence, indicators_of
-from clusterfl.parts.init import Start, Strategy
-from clusterfl.parts.local import SGD, Train, sgd
+from clusterfl.parts.local import SGD, Losses, Train, sgd
 from clusterfl.parts.maml import first_order
+from clusterfl.parts.start import Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, take
 
@@ -37,22 +40,21 @@ class FedDS(Method[Indicated]):
     name: ClassVar[str] = "fedds"
     summary: ClassVar[str] = "one model down; the server assigns clients by KL of answers to public samples"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
-    reveals: ClassVar[str] = "its trained model and its number of samples"
+    runs = (Train, Losses)
 
-    k: int = 4
+    k: int = option(4, "clusters")
     local: SGD = SGD()
-    init_from: Strategy = "kmeans-local"  # the paper's random start is 'independent'
-    # Rounds in which clients stay where they started: the answers of models that have hardly learnt tell their
-    # last batches more than their data. The paper has none.
-    warmup: int = 10
-    weights: Literal["size", "uniform"] = "size"  # eq. 17; the authors' code takes the uniform mean
-    admit_epochs: int = 10  # how long an unseen client trains before it is placed: "a few" (section 4.3)
+    start: Strategy = option("kmeans-local", "where the centres start; the paper's random start is 'independent'")
+    # the answers of models that have hardly learnt tell their last batches more than their data; the paper has none
+    warmup: int = option(10, "rounds in which clients stay where they started")
+    weights: Weights = option("size", "how much a client counts in the mean (eq. 17)")
+    admit_epochs: int = option(10, "epochs of an unseen client before it is placed: 'a few' (section 4.3)")
 
     def __post_init__(self) -> None:
         _check(self)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Indicated:
-        return begin(self.init_from, task, cohort, key, self.k, self.local)
+        return begin(self.start, task, cohort, key, self.k, self.local)
 
     def round(self, state: Indicated, cohort: Cohort) -> Indicated:
         got = cohort.run(self.client_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 5-8
@@ -65,12 +67,11 @@ class FedDS(Method[Indicated]):
         return place(state, cohort, self.local, self.admit_epochs)
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + (4 if self.weights == "size" else 0)
+        return task.size, task.size + bytes_of(self.weights)
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def client_update(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        theta = sgd(me, theta, self.local)
-        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+        return reply(me, self.weights, theta=sgd(me, theta, self.local))
 
 
 @dataclass(frozen=True)
@@ -80,27 +81,25 @@ class FedDSMIC(Method[Indicated]):
     name: ClassVar[str] = "feddsmic"
     summary: ClassVar[str] = "FedDS with first-order MAML: each client takes a step of its own from its centre"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
-    reveals: ClassVar[str] = "its trained model and its number of samples"
+    runs = (Train, Losses)
 
-    k: int = 4
+    k: int = option(4, "clusters")
     local: SGD = SGD()  # the outer step, eq. 16: its momentum is the outer step's alone
-    init_from: Strategy = "kmeans-local"
-    warmup: int = 10
-    weights: Literal["size", "uniform"] = "size"
-    admit_epochs: int = 10
-    inner_lr: float = 0.01  # eta of eq. 15, and of the personal steps
-    independent: bool = True  # inner and outer batches drawn apart (eq. 14), or the same batch (eq. 16, algorithm 2)
-    personal_steps: int = 1
+    start: Strategy = option("kmeans-local", "where the centres start; the paper's random start is 'independent'")
+    warmup: int = option(10, "rounds in which clients stay where they started")
+    weights: Weights = option("size", "how much a client counts in the mean (eq. 17)")
+    admit_epochs: int = option(10, "epochs of an unseen client before it is placed: 'a few' (section 4.3)")
+    inner_lr: float = option(0.01, "eta of eq. 15, and of the personal steps")
+    independent: bool = option(True, "inner and outer batches drawn apart (eq. 14), or one (eq. 16, algorithm 2)")
+    personal_steps: int = option(1, "steps of a client's own before it uses its centre")
 
     def __post_init__(self) -> None:
         _check(self)
-        if not self.inner_lr >= 0:
-            raise ValueError(f"inner_lr={self.inner_lr} should be at least 0")
-        if self.personal_steps < 1:
-            raise ValueError(f"personal_steps={self.personal_steps} should be at least 1")
+        at_least(0, self, "inner_lr")
+        at_least(1, self, "personal_steps")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Indicated:
-        return begin(self.init_from, task, cohort, key, self.k, self.local)
+        return begin(self.start, task, cohort, key, self.k, self.local)
 
     def round(self, state: Indicated, cohort: Cohort) -> Indicated:
         got = cohort.run(self.client_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 5-8
@@ -113,21 +112,20 @@ class FedDSMIC(Method[Indicated]):
         return replace(place(state, cohort, self.local, self.admit_epochs), personal=True)
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + (4 if self.weights == "size" else 0)
+        return task.size, task.size + bytes_of(self.weights)
 
     @property
     def inner(self) -> SGD:
         """The client's own step: plain, whatever the outer rule adds."""
         return SGD(lr=self.inner_lr, lr_decay=self.local.lr_decay, batch=self.local.batch, steps=self.personal_steps)
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def client_update(self, me: Client, theta: Tree) -> dict[str, Payload]:
         """Algorithm 2: w <- w - eps * grad l(w - eta * grad l(w; D); D')."""
         ahead = first_order(me, self.local, self.inner.rate(me.round), independent=self.independent)
-        theta = sgd(me, theta, self.local, ahead)  # eqs. 13-16
-        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+        return reply(me, self.weights, theta=sgd(me, theta, self.local, ahead))  # eqs. 13-16
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, self.inner)}
 
@@ -135,11 +133,11 @@ class FedDSMIC(Method[Indicated]):
 # -- algorithm 1 on the server, the same for both ------------------------------------------------------
 
 
-def begin(init_from: Strategy, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Indicated:
+def begin(start: Strategy, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Indicated:
     """Line 1."""
     x = indicators_of(task)  # missing samples are an error before anybody trains
-    start = Start(init_from).clusters(task, cohort, key, k, local)
-    return Indicated(start.centers, start.assign, x)
+    first = Start(start).clusters(task, cohort, key, k, local)
+    return Indicated(first.centers, first.assign, x)
 
 
 def regroup(state: Indicated, cohort: Cohort, got: Replies, warmup: int) -> Indicated:
@@ -167,8 +165,6 @@ def place(state: Indicated, cohort: Cohort, local: SGD, epochs: int) -> Served:
 
 
 def _check(method: FedDS | FedDSMIC) -> None:
-    for name, low in (("k", 1), ("warmup", 0), ("admit_epochs", 1)):
-        if getattr(method, name) < low:
-            raise ValueError(f"{name}={getattr(method, name)} should be at least {low}")
-    if method.weights not in ("size", "uniform"):
-        raise ValueError(f"weights={method.weights!r} should be 'size' or 'uniform'")
+    at_least(1, method, "k", "admit_epochs")
+    at_least(0, method, "warmup")
+    one_of(Weights, method, "weights")

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Model, Payload, Statistic, on_client
 from clusterfl.method import Method, Served, State, admitted
 from clusterfl.parts.aggregate import mean_all
-from clusterfl.parts.init import first_net
+from clusterfl.parts.holdout import hold_out
 from clusterfl.parts.local import SGD, eval_loss, losses, sgd
-from clusterfl.parts.split import hold_out
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, concat, put, put_rows, repeat, row, take
 
@@ -41,14 +44,13 @@ class FedFomo(Method[Federation]):
     name: ClassVar[str] = "fedfomo"
     summary: ClassVar[str] = "every client mixes M others' models by what they do for its validation loss"
     paper: ClassVar[str] = "Zhang, Sapra, Fidler, Yeung, Alvarez, ICLR 2021"
-    reveals: ClassVar[str] = "its trained model, to other clients too, and how useful M models were to it"
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()
-    models: int = 5  # M, the client's own among them
-    epsilon: float = 0.3  # the chance that a place goes to a random model rather than to the most useful
-    epsilon_decay: float = 0.05  # per round
-    validation: float = 0.2  # the share of its data that a client does not train on
+    models: int = option(5, "M: models sent to a client, its own among them")
+    epsilon: float = option(0.3, "the chance that a place goes to a random model rather than to the most useful")
+    epsilon_decay: float = option(0.05, "by which epsilon falls in a round")
+    validation: float = option(0.2, "the share of its data that a client does not train on")
 
     def __post_init__(self) -> None:
         if self.models < 2:
@@ -108,7 +110,11 @@ class FedFomo(Method[Federation]):
     def cost(self, task: Task) -> tuple[int, int]:
         return self.models * task.size, task.size + 4 * self.models
 
-    @on_client
+    @on_client(
+        theta=Model(of="models", row=0),
+        w=Statistic("how useful M models were to it"),
+        before=Kept("the model that its last training began from"),
+    )
     def mix_and_train(self, me: Client, models: Tree) -> dict[str, Payload]:
         training, validation = hold_out(me, self.validation)
         own = row(models, 0)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Model, Payload, Weight, on_client
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.aggregate import MeanBy
-from clusterfl.parts.init import first_net
+from clusterfl.parts.aggregate import Weights, bytes_of, mean_of, reply
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.tree import Tree, nbytes, repeat, row, select
+from clusterfl.tree import Tree, nbytes, select
 
 
 def tail(task: Task, layers: int) -> tuple[str, ...]:
@@ -36,21 +39,17 @@ class FedPer(Method[Single]):
     name: ClassVar[str] = "fedper"
     summary: ClassVar[str] = "FedAvg on the body; every client keeps a head of its own"
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
-    reveals: ClassVar[str] = "the body of its trained model, and its number of samples"
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()
-    layers: int = 1  # the last layers that stay on the client (the classifier); 0 is FedAvg
-    weights: Literal["size", "uniform"] = "size"
-    tune_epochs: int = 5  # of a fresh head, on a client that was never in training
+    layers: int = option(1, "the last layers that stay on the client (the classifier); 0 is FedAvg")
+    weights: Weights = option("size", "how much a client counts in the mean")
+    tune_epochs: int = option(5, "epochs of a fresh head, on a client that was never in training")
 
     def __post_init__(self) -> None:
-        if self.layers < 0:
-            raise ValueError(f"layers={self.layers} should be at least 0")
-        if self.tune_epochs < 1:
-            raise ValueError(f"tune_epochs={self.tune_epochs} should be at least 1")
-        if self.weights not in ("size", "uniform"):
-            raise ValueError(f"weights={self.weights!r} should be 'size' or 'uniform'")
+        at_least(0, self, "layers")
+        at_least(1, self, "tune_epochs")
+        one_of(Weights, self, "weights")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Single:
         tail(task, self.layers)  # a model of too few layers is refused before anybody trains
@@ -59,9 +58,8 @@ class FedPer(Method[Single]):
     def round(self, state: Single, cohort: Cohort) -> Single:
         head = tail(cohort.task, self.layers)
         body = select(state.theta, [n for n in state.theta if n not in head])
-        mean = MeanBy(repeat(body, 1), field="body", weights="n" if self.weights == "size" else None)
-        cohort.run(self.train, {"body": body}, into=mean)
-        return Single({**state.theta, **row(mean.result(), 0)})
+        mean = mean_of(cohort, self.train, {"body": body}, body, self.weights, field="body")
+        return Single({**state.theta, **mean})
 
     def serve(self, state: Single, ids: Tensor) -> Served:
         return serve_single(state.theta, ids, personal=True)
@@ -73,18 +71,17 @@ class FedPer(Method[Single]):
         kept = set(tail(task, self.layers))
         tensors = dict([*task.module.named_parameters(), *task.module.named_buffers()])
         body = sum(nbytes(t) for n, t in tensors.items() if n not in kept)
-        return body, body + (4 if self.weights == "size" else 0)
+        return body, body + bytes_of(self.weights)
 
-    @on_client
+    @on_client(body=Model(of="body"), n=Weight(), head=Kept("its head"))
     def train(self, me: Client, body: Tree) -> dict[str, Payload]:
         head = tail(me.task, self.layers)
         mine = me.tree("head") or select(me.task.init(me.key), head)
         theta = sgd(me, {**body, **mine}, self.local)
         me.keep_tree("head", select(theta, head))
-        reply: dict[str, Payload] = {"body": select(theta, body)}
-        return {**reply, "n": me.size} if self.weights == "size" else reply
+        return reply(me, self.weights, body=select(theta, body))
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
         head, kept = tail(me.task, self.layers), me.tree("head")
         if kept is not None or not head:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Model, Payload, Weight, on_client
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.aggregate import MeanBy
-from clusterfl.parts.init import first_net
+from clusterfl.parts.aggregate import Weights, bytes_of, mean_of, reply
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.parts.prox import proximal
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.tree import Tree, repeat, row
+from clusterfl.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -28,22 +31,19 @@ class FedProx(Method[Single]):
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()
-    mu: float = 0.1  # of the paper's grid 0.001 to 1, the value of FeSEM's comparison
-    weights: Literal["size", "uniform"] = "size"
+    mu: float = option(0.1, "strength of the proximal term; of the paper's 0.001 to 1 the value of FeSEM's comparison")
+    weights: Weights = option("size", "how much a client counts in the mean")
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise ValueError(f"mu={self.mu} should be at least 0")
-        if self.weights not in ("size", "uniform"):
-            raise ValueError(f"weights={self.weights!r} should be 'size' or 'uniform'")
+        at_least(0, self, "mu")
+        one_of(Weights, self, "weights")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Single:
         return Single(first_net(task, key))
 
     def round(self, state: Single, cohort: Cohort) -> Single:
-        mean = MeanBy(repeat(state.theta, 1), weights="n" if self.weights == "size" else None)
-        cohort.run(self.train, {"theta": state.theta}, into=mean)  # algorithm 2, lines 4-6
-        return Single(row(mean.result(), 0))  # line 7
+        theta = state.theta
+        return Single(mean_of(cohort, self.train, {"theta": theta}, theta, self.weights))  # algorithm 2, lines 4-7
 
     def serve(self, state: Single, ids: Tensor) -> Served:
         return serve_single(state.theta, ids)
@@ -52,9 +52,8 @@ class FedProx(Method[Single]):
         return self.serve(state, cohort.ids)
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + (4 if self.weights == "size" else 0)
+        return task.size, task.size + bytes_of(self.weights)
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        theta = sgd(me, theta, self.local, proximal(theta, self.mu))
-        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+        return reply(me, self.weights, theta=sgd(me, theta, self.local, proximal(theta, self.mu)))

@@ -7,14 +7,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
 from clusterfl.keys import Key
+from clusterfl.message import Gradient, Model, Payload, Weight, on_client
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.aggregate import MeanBy
-from clusterfl.parts.init import first_net
-from clusterfl.parts.local import SGD, clipped, full_gradient, own
+from clusterfl.parts.aggregate import MeanBy, mean_all
+from clusterfl.parts.local import SGD, clipped, full_gradient, writable
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.tree import Tree, repeat, row
+from clusterfl.tree import Tree, repeat, row, select
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,6 @@ class FedSGD(Method[Single]):
     name: ClassVar[str] = "fedsgd"
     summary: ClassVar[str] = "one full-batch gradient per client, one server step on their size-weighted mean"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
-    reveals: ClassVar[str] = "the gradient of its whole training data, and their number"
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()  # its lr, lr_decay, weight_decay and clip: there is one step per round by definition
@@ -33,18 +34,21 @@ class FedSGD(Method[Single]):
         return Single(first_net(task, key))
 
     def round(self, state: Single, cohort: Cohort) -> Single:
-        mean = MeanBy(repeat(state.theta, 1), field="grad", weights="n")
-        cohort.run(self.gradient, {"theta": state.theta}, into=mean)
-        return Single(self.step(cohort.task, state.theta, row(mean.result(), 0), cohort.round))
+        mean = MeanBy(repeat(select(state.theta, cohort.task.params), 1), field="grad", weights="n")
+        got = cohort.run(self.gradient, {"theta": state.theta}, into=mean)
+        theta = self.step(state.theta, row(mean.result(), 0), cohort.round)
+        if cohort.task.buffers:
+            theta |= mean_all(got["buffers"], weights=got["n"])
+        return Single(theta)
 
-    def step(self, task: Task, theta: Tree, mean: Tree, round: int) -> Tree:
-        """w <- w - lr * sum_k (n_k / n) g_k; buffers are the mean of the clients'."""
-        grads = [mean[n] for n in task.params]
+    def step(self, theta: Tree, mean: Tree, round: int) -> Tree:
+        """w <- w - lr * sum_k (n_k / n) g_k."""
+        grads = list(mean.values())
         if self.local.clip is not None:
             grads = clipped(grads, self.local.clip)
-        moves = zip(task.params, grads, strict=True)
         lr, decay = self.local.rate(round), self.local.weight_decay
-        return {**mean, **{n: theta[n] - lr * (g + decay * theta[n] if decay else g) for n, g in moves}}
+        moves = zip(mean, grads, strict=True)
+        return {**theta, **{n: theta[n] - lr * (g + decay * theta[n] if decay else g) for n, g in moves}}
 
     def serve(self, state: Single, ids: Tensor) -> Served:
         return serve_single(state.theta, ids)
@@ -53,9 +57,11 @@ class FedSGD(Method[Single]):
         return self.serve(state, cohort.ids)
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + 4
+        return task.size, task.size - task.fixed_size + 4
 
-    @on_client
+    @on_client(grad=Gradient(), buffers=Model(of="theta"), n=Weight())
     def gradient(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        theta = own(me, theta)
-        return {"grad": {**theta, **full_gradient(me, theta)}, "n": me.size}
+        theta = writable(me, theta)
+        found: dict[str, Payload] = {"grad": full_gradient(me, theta), "n": me.size}
+        # BatchNorm's moments move while the gradient is taken
+        return {**found, "buffers": select(theta, me.task.buffers)} if me.task.buffers else found

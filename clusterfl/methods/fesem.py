@@ -12,17 +12,22 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
-from clusterfl.parts.aggregate import mean_by
-from clusterfl.parts.assign import nearest
-from clusterfl.parts.init import Start, Strategy
-from clusterfl.parts.local import SGD, Losses, sgd
+from clusterfl.parts.aggregate import Weights, bytes_of, mean_by, reply
+from clusterfl.parts.distances import squared_distances
+from clusterfl.parts.local import SGD, Losses, Train, sgd
 from clusterfl.parts.match import chain, matched
 from clusterfl.parts.prox import proximal
+from clusterfl.parts.start import Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, flat, put, row, rows, stack, take
+
+Layers = Literal["all", "last"]
 
 
 @dataclass(frozen=True)
@@ -32,29 +37,26 @@ class FeSEM(Method[Clusters]):
     name: ClassVar[str] = "fesem"
     summary: ClassVar[str] = "one model down; the server assigns clients by the L2 distance of models"
     paper: ClassVar[str] = "Long, Xie, Shen, Zhou, Wang, Jiang, World Wide Web 2023"
+    runs = (Train, Losses)
 
-    k: int = 4
+    k: int = option(4, "clusters")
     local: SGD = SGD()
-    init_from: Strategy = "kmeans-local"  # "pure clustering 20 times" (section 6.1.4); 'independent' freezes
-    proximal: float = 0.1  # lambda of eq. 7; the authors' code trains with 0
-    distance_layers: Literal["all", "last"] = "all"  # the authors' code compares one layer
-    weights: Literal["size", "uniform"] = "uniform"
-    matched: bool = False  # FeSEM-MA (section 5.1)
+    start: Strategy = option("kmeans-local", "where the centres start: 'pure clustering 20 times' (section 6.1.4)")
+    proximal: float = option(0.1, "lambda of eq. 7; the authors' code trains with 0")
+    distance_layers: Layers = option("all", "which layers are compared; the authors' code has one")
+    weights: Weights = option("uniform", "how much a client counts in the mean")
+    matched: bool = option(False, "FeSEM-MA (section 5.1)")
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k} should be at least 1")
-        if not self.proximal >= 0:
-            raise ValueError(f"proximal={self.proximal} should be at least 0")
-        if self.distance_layers not in ("all", "last"):
-            raise ValueError(f"distance_layers={self.distance_layers!r} should be 'all' or 'last'")
-        if self.weights not in ("size", "uniform"):
-            raise ValueError(f"weights={self.weights!r} should be 'size' or 'uniform'")
+        at_least(1, self, "k")
+        at_least(0, self, "proximal")
+        one_of(Layers, self, "distance_layers")
+        one_of(Weights, self, "weights")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Clusters:
         if self.matched:
             chain(task)  # a model that cannot be matched is refused before anybody trains
-        return Start(self.init_from).clusters(task, cohort, key, self.k, self.local)
+        return Start(self.start).clusters(task, cohort, key, self.k, self.local)
 
     def round(self, state: Clusters, cohort: Cohort) -> Clusters:
         got = cohort.run(self.local_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 8-13
@@ -74,27 +76,26 @@ class FeSEM(Method[Clusters]):
         return admitted(state.centers, cohort, got, got["losses"].argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + (4 if self.weights == "size" else 0)
+        return task.size, task.size + bytes_of(self.weights)
 
     def e_step(self, cohort: Cohort, theta: Tree, centers: Tree) -> tuple[Tree, Tensor]:
         """The models, in the order of their centre's neurons if they are matched, and their clusters."""
         names = cohort.task.params if self.distance_layers == "all" else cohort.task.head
         if not self.matched:
-            scores = nearest(flat(theta, names), flat(centers, names))
+            scores = squared_distances(flat(theta, names), flat(centers, names))
             log_margin(cohort, scores)
             return theta, scores.argmin(dim=1)
-        layers, best, found = chain(cohort.task), [], []
+        layers, best, distances = chain(cohort.task), [], []
         for i in range(rows(theta)):
             # section 5.1: the distance is that of the matching, so each centre has a matching of its own
             ordered = stack([matched(layers, row(theta, i), row(centers, k)) for k in range(self.k)])
-            found.append(nearest(flat(ordered, names), flat(centers, names)).diagonal())
-            best.append(row(ordered, int(found[-1].argmin())))
-        scores = torch.stack(found)
+            distances.append(squared_distances(flat(ordered, names), flat(centers, names)).diagonal())
+            best.append(row(ordered, int(distances[-1].argmin())))
+        scores = torch.stack(distances)
         log_margin(cohort, scores)
         return stack(best), scores.argmin(dim=1)
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def local_update(self, me: Client, theta: Tree) -> dict[str, Payload]:
         """Algorithm 2: N steps on eq. 7, whose alpha_i and 1/m cancel for clients of equal size."""
-        theta = sgd(me, theta, self.local, proximal(theta, self.proximal))
-        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+        return reply(me, self.weights, theta=sgd(me, theta, self.local, proximal(theta, self.proximal)))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
 from clusterfl.errors import NoReplies
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, State, log_clusters, log_margin, serve_clusters
-from clusterfl.parts.aggregate import mean_by
+from clusterfl.parts.aggregate import Weights, bytes_of, mean_by, reply
 from clusterfl.parts.hierarchy import Linkage, Metric, agglomerate, distances
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, flat, put, repeat, row, subtract, take
 
@@ -44,27 +47,23 @@ class FLHC(Method[FLHCState]):
     name: ClassVar[str] = "fl-hc"
     summary: ClassVar[str] = "FedAvg, then one agglomerative clustering of updates, then FedAvg in each cluster"
     paper: ClassVar[str] = "Briggs, Fan, Andras, IJCNN 2020"
-    reveals: ClassVar[str] = "its trained model and its number of samples"
 
-    k: int | None = 4
-    threshold: float | None = None  # in place of k: groups are merged until they are this far apart
+    k: int | None = option(4, "clusters")
+    threshold: float | None = option(None, "in place of k: groups are merged until they are this far apart")
     local: SGD = SGD()
-    start_round: int = 10
-    metric: Metric = "l2"
-    linkage: Linkage = "ward"
-    weights: Literal["size", "uniform"] = "size"
+    start_round: int = option(10, "rounds of FedAvg before the one clustering")
+    metric: Metric = option("l2", "how far apart updates are")
+    linkage: Linkage = option("ward", "how far apart groups of updates are")
+    weights: Weights = option("size", "how much a client counts in its cluster's mean")
 
     def __post_init__(self) -> None:
         if self.threshold is not None and self.k is not None:
             object.__setattr__(self, "k", None)  # k has a default: naming the threshold alone is enough
         if self.k is None and self.threshold is None:
             raise ValueError("k=None and threshold=None: one of them should be given")
-        if self.k is not None and self.k < 1:
-            raise ValueError(f"k={self.k} should be at least 1")
-        if self.threshold is not None and not self.threshold >= 0:
-            raise ValueError(f"threshold={self.threshold} should be at least 0")
-        if self.start_round < 0:
-            raise ValueError(f"start_round={self.start_round} should be at least 0")
+        at_least(1, self, "k")
+        at_least(0, self, "threshold", "start_round")
+        one_of(Weights, self, "weights")
         if self.linkage == "ward" and self.metric != "l2":
             raise ValueError(f"metric={self.metric!r} should be 'l2' with linkage='ward'")
 
@@ -97,12 +96,12 @@ class FLHC(Method[FLHCState]):
         order = ids.argsort()
         start, ids = row(state.centers, 0), ids[order]
         moves = flat(subtract(take(theta, order), repeat(start, len(ids))), cohort.task.params)
-        found = agglomerate(moves, metric=self.metric, linkage=self.linkage, k=self.k, threshold=self.threshold)
-        k = int(found.max()) + 1
-        means = torch.stack([moves[found == j].mean(dim=0) for j in range(k)])
+        groups = agglomerate(moves, metric=self.metric, linkage=self.linkage, k=self.k, threshold=self.threshold)
+        k = int(groups.max()) + 1
+        means = torch.stack([moves[groups == j].mean(dim=0) for j in range(k)])
         return FLHCState(
             repeat(start, k),
-            put(state.assign, ids, found),
+            put(state.assign, ids, groups),
             Fork(start, means),
             put(state.placed, ids, torch.tensor(True)),
         )
@@ -129,9 +128,8 @@ class FLHC(Method[FLHCState]):
         return Served(state.centers, fresh[cohort.ids])
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + (4 if self.weights == "size" else 0)
+        return task.size, task.size + bytes_of(self.weights)
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        theta = sgd(me, theta, self.local)
-        return {"theta": theta, "n": me.size} if self.weights == "size" else {"theta": theta}
+        return reply(me, self.weights, theta=sgd(me, theta, self.local))

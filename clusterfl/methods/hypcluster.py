@@ -8,16 +8,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Cluster, Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
-from clusterfl.parts.adam import adam_towards
 from clusterfl.parts.aggregate import MeanBy
-from clusterfl.parts.init import Start, Strategy
-from clusterfl.parts.local import SGD, Losses, losses, sgd
-from clusterfl.parts.server import only_where, towards, zeros
+from clusterfl.parts.local import SGD, Losses, Train, losses, sgd
+from clusterfl.parts.server_optimizer import adam_towards, no_moments, only_where, towards
+from clusterfl.parts.start import Start, Strategy
 from clusterfl.task import Task
-from clusterfl.tree import Tree, put
+from clusterfl.tree import Tree, pick, put
+
+Optimizer = Literal["sgd", "adam"]
 
 
 @dataclass(frozen=True)
@@ -36,35 +40,32 @@ class HypCluster(Method[Hypotheses]):
     name: ClassVar[str] = "hypcluster"
     summary: ClassVar[str] = "IFCA's loop with size-weighted updates, a server optimiser and a farthest-first start"
     paper: ClassVar[str] = "Mansour, Mohri, Ro, Suresh, 2020"
-    reveals: ClassVar[str] = "its trained model, its cluster id and its number of samples"
+    runs = (Train, Losses)
 
-    k: int = 4
+    k: int = option(4, "hypotheses")
     local: SGD = SGD()
-    init_from: Strategy = "loss-pp"
-    server: Literal["sgd", "adam"] = "sgd"
-    server_lr: float = 1.0  # with 1 and "sgd" the new hypotheses are the mean models
+    start: Strategy = option("loss-pp", "where the hypotheses start")
+    server: Optimizer = option("sgd", "the server's optimiser")
+    server_lr: float = option(1.0, "its step size; with 1 and 'sgd' the new hypotheses are the mean models")
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k} should be at least 1")
-        if self.server not in ("sgd", "adam"):
-            raise ValueError(f"server={self.server!r} should be 'sgd' or 'adam'")
-        if not self.server_lr > 0:
-            raise ValueError(f"server_lr={self.server_lr} should be above 0")
+        at_least(1, self, "k")
+        one_of(Optimizer, self, "server")
+        above(0, self, "server_lr")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Hypotheses:
-        start = Start(self.init_from).clusters(task, cohort, key, self.k, self.local)
+        first = Start(self.start).clusters(task, cohort, key, self.k, self.local)
         if self.server == "sgd":
-            return Hypotheses(start.centers, start.assign)
-        still = zeros(start.centers, task.params)
-        return Hypotheses(start.centers, start.assign, still, still, torch.zeros(self.k, dtype=torch.int64))
+            return Hypotheses(first.centers, first.assign)
+        still = no_moments(first.centers, task.params)
+        return Hypotheses(first.centers, first.assign, still, still, torch.zeros(self.k, dtype=torch.int64))
 
     def round(self, state: Hypotheses, cohort: Cohort) -> Hypotheses:
         mean = MeanBy(state.centers, by="s", weights="n")
         got = cohort.run(self.choose_and_train, {"centers": state.centers}, into=mean)
         assign = put(state.assign, got.ids, got["s"])
         log_clusters(cohort, state.assign, assign, self.k)
-        target, alive = mean.result(), mean.mass > 0  # the mean update is target - centers
+        target, alive = mean.result(), mean.alive  # the mean update is target - centers
         if self.server == "sgd":
             return Hypotheses(towards(state.centers, target, self.server_lr), assign)
         steps = state.steps + alive
@@ -83,8 +84,7 @@ class HypCluster(Method[Hypotheses]):
     def cost(self, task: Task) -> tuple[int, int]:
         return self.k * task.size, task.size + 8 + 4
 
-    @on_client
+    @on_client(theta=Model(of="centers", row="s"), s=Cluster(of="centers"), n=Weight())
     def choose_and_train(self, me: Client, centers: Tree) -> dict[str, Payload]:
         s = losses(me, centers).argmin()
-        theta = sgd(me, {n: t.index_select(0, s.reshape(1))[0] for n, t in centers.items()}, self.local)
-        return {"theta": theta, "s": s.to(torch.int64), "n": me.size}
+        return {"theta": sgd(me, pick(centers, s), self.local), "s": s, "n": me.size}

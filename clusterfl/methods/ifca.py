@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Cluster, Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
-from clusterfl.parts.init import Start, Strategy
-from clusterfl.parts.local import SGD, Losses, losses, sgd
-from clusterfl.parts.robust import Rule, check_rule, combiner
+from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, reply, weight_field
+from clusterfl.parts.local import SGD, Losses, Train, losses, sgd
+from clusterfl.parts.start import Start, Strategy
 from clusterfl.task import Task
-from clusterfl.tree import Tree, put
+from clusterfl.tree import Tree, pick, put
 
 
 @dataclass(frozen=True)
@@ -25,25 +27,25 @@ class IFCA(Method[Clusters]):
     name: ClassVar[str] = "ifca"
     summary: ClassVar[str] = "K models down, each client trains the one of least loss on its train data"
     paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020"
-    reveals: ClassVar[str] = "its trained model and its cluster id"
+    runs = (Train, Losses)
 
-    k: int = 4
+    k: int = option(4, "clusters")
     local: SGD = SGD()
-    # The authors' code has three: 'independent' (MNIST), 'resample-balanced' (CIFAR), 'shared-body' (FEMNIST).
-    init_from: Strategy = "kmeans-local"
-    weights: Literal["size", "uniform"] = "uniform"
-    aggregate: Rule = "mean"
-    attackers: float = 0.2  # the share of a cluster's clients that a robust rule withstands
+    # the authors' code has three: 'independent' (MNIST), 'resample-balanced' (CIFAR), 'shared-body' (FEMNIST)
+    start: Strategy = option("kmeans-local", "where the centres start; the paper's random start is 'independent'")
+    weights: Weights = option("uniform", "how much a client counts in its cluster's mean")
+    aggregate: Rule = option(Mean(), "how a cluster's models become one; others than the mean withstand liars")
 
     def __post_init__(self) -> None:
-        check_rule(self.aggregate, self.attackers)
+        at_least(1, self, "k")
+        one_of(Weights, self, "weights")
+        check_rule(self.aggregate)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Clusters:
-        return Start(self.init_from).clusters(task, cohort, key, self.k, self.local)
+        return Start(self.start).clusters(task, cohort, key, self.k, self.local)
 
     def round(self, state: Clusters, cohort: Cohort) -> Clusters:
-        weights = "n" if self.weights == "size" else None
-        mean = combiner(self.aggregate, self.attackers, state.centers, by="s", weights=weights)
+        mean = self.aggregate.by(state.centers, "s", weight_field(self.weights))
         got = cohort.run(self.choose_and_train, {"centers": state.centers}, into=mean)
         assign = put(state.assign, got.ids, got["s"])
         log_clusters(cohort, state.assign, assign, self.k)
@@ -58,11 +60,9 @@ class IFCA(Method[Clusters]):
         return admitted(state.centers, cohort, got, got["losses"].argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return self.k * task.size, task.size + 8 + (4 if self.weights == "size" else 0)
+        return self.k * task.size, task.size + 8 + bytes_of(self.weights)
 
-    @on_client
+    @on_client(theta=Model(of="centers", row="s"), s=Cluster(of="centers"), n=Weight())
     def choose_and_train(self, me: Client, centers: Tree) -> dict[str, Payload]:
         s = losses(me, centers).argmin()
-        theta = sgd(me, {n: t.index_select(0, s.reshape(1))[0] for n, t in centers.items()}, self.local)
-        reply: dict[str, Payload] = {"theta": theta, "s": s.to(torch.int64)}
-        return {**reply, "n": me.size} if self.weights == "size" else reply
+        return reply(me, self.weights, theta=sgd(me, pick(centers, s), self.local), s=s)

@@ -8,12 +8,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
 from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Payload, on_client
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree
 
@@ -24,7 +26,6 @@ class Local(Method[Single]):
 
     name: ClassVar[str] = "local"
     summary: ClassVar[str] = "every client trains alone; nothing is exchanged"
-    reveals: ClassVar[str] = "nothing"
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()
@@ -42,17 +43,17 @@ class Local(Method[Single]):
     def admit(self, state: Single, cohort: Cohort) -> Served:
         for t in range(cohort.round):  # as many rounds as the run had, lost ones included
             with suppress(NoReplies):
-                cohort.at(t).run(self.train)
+                cohort.in_round(t).run(self.train)
         return self.serve(state, cohort.ids)
 
     def cost(self, task: Task) -> tuple[int, int]:
         return 0, 0
 
-    @on_client
+    @on_client(theta=Kept())
     def train(self, me: Client) -> dict[str, Payload]:
         me.keep_tree("theta", sgd(me, me.tree("theta") or me.task.init(me.key), self.local))
         return {}
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
         return {"theta": me.tree("theta") or theta}

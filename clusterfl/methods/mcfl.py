@@ -12,15 +12,20 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, Replies, Shard, gather, on_client
+from clusterfl.client import Client, Shard, gather
+from clusterfl.cohort import Cohort, Replies
 from clusterfl.errors import NoReplies
+from clusterfl.fields import at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Payload, Statistic, on_client
 from clusterfl.method import Method, Served, State, admitted, log_margin
 from clusterfl.methods.cfl import CFL
 from clusterfl.parts.aggregate import mean_by
 from clusterfl.task import Task
-from clusterfl.tree import Tree, put
+from clusterfl.tree import Tree, pick, put
 
+Norm = Literal["l2", "l1"]
+Download = Literal["each-round", "end"]
 FOURIER = 256  # random features of the kernel mean embedding
 
 
@@ -71,22 +76,21 @@ class MCFL(Method[MCFLState]):
     name: ClassVar[str] = "mcfl"
     summary: ClassVar[str] = "any clustered base; clients hold all K models and pick by the nearest mean image"
     paper: ClassVar[str] = "Li, Yan, Computer Science 50(11A), 2023"
-    reveals: ClassVar[str] = "what its base reveals and, once, the mean image of some of its samples"
 
-    base: Method[Any] = CFL()
-    samples: int = 100  # inputs per mean, in training and at test time (the paper's n, not stated)
-    feature: str = "pixels"  # a name in FEATURES
-    noise: float = 0.0  # standard deviation of Gaussian noise on what a client sends
-    norm: Literal["l2", "l1"] = "l2"
-    download: Literal["each-round", "end"] = "each-round"  # when clients get the K models
+    base: Method[Any] = option(CFL(), "the clustered method around which it works")
+    samples: int = option(100, "inputs per mean, in training and at test time (the paper's n, not stated)")
+    feature: str = option("pixels", "whose mean is compared: 'pixels' or 'embedding'")
+    noise: float = option(0.0, "standard deviation of Gaussian noise on what a client sends")
+    norm: Norm = option("l2", "how far apart means are")
+    download: Download = option("each-round", "when clients get the K models")
 
     def __post_init__(self) -> None:
         if not self.base.clustered:
             raise ValueError(f"base={self.base.name!r} should be a clustered method")
-        if self.samples < 1:
-            raise ValueError(f"samples={self.samples} should be at least 1")
-        if self.noise < 0:
-            raise ValueError(f"noise={self.noise} should be at least 0")
+        at_least(1, self, "samples")
+        at_least(0, self, "noise")
+        one_of(Norm, self, "norm")
+        one_of(Download, self, "download")
         if self.feature not in FEATURES:
             raise ValueError(f"feature={self.feature!r} should be one of {sorted(FEATURES)}")
 
@@ -131,7 +135,7 @@ class MCFL(Method[MCFLState]):
 
     def choosing(self, state: MCFLState, served: Served) -> Served:
         shared = {**served.shared, "centers": served.models, "means": self.means(state)}
-        return replace(served, personal=True, shared=shared, everywhere=True)
+        return replace(served, personal=True, shared=shared, by_data=True)
 
     def cost(self, task: Task) -> tuple[int, int]:
         down, up = self.base.cost(task)
@@ -142,7 +146,7 @@ class MCFL(Method[MCFLState]):
         gap = (a - b).flatten(-axes)
         return gap.square().sum(dim=-1).sqrt() if self.norm == "l2" else gap.abs().sum(dim=-1)
 
-    @on_client
+    @on_client(feature=Statistic("the mean image (or feature) of some of its samples"))
     def describe(self, me: Client) -> dict[str, Payload]:
         mean = self.mean(me, me.train)
         if self.noise:
@@ -154,13 +158,12 @@ class MCFL(Method[MCFLState]):
         """A device stores all K models; a simulation need not hold a copy for each client."""
         return {}
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Payload]:
         centers, means = shared.pop("centers"), shared.pop("means")
         mu = self.mean(me, me.test)  # inputs alone: no label is looked at
         k = self.distance(mu, means, mu.dim()).argmin()
-        chosen = {n: t.index_select(0, k.reshape(1))[0] for n, t in centers.items()}
-        return dict(self.base.personalise(me, chosen, **shared))
+        return dict(self.base.personalise(me, pick(centers, k), **shared))
 
     def mean(self, me: Client, shard: Shard) -> Tensor:
         """The mean feature of ``samples`` of a client's inputs, chosen at random."""

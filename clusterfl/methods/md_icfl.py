@@ -10,17 +10,24 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, Replies, on_client, on_server
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort, Replies
 from clusterfl.errors import NoReplies
+from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Cluster, Labels, Model, Payload, on_client, on_server
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import mean_all, mean_by
-from clusterfl.parts.distance import class_distance, label_ratios, outputs
-from clusterfl.parts.init import Start, Strategy
-from clusterfl.parts.local import SGD, Train, sgd
+from clusterfl.parts.distances import class_distance, outputs
+from clusterfl.parts.labels import label_ratios
+from clusterfl.parts.local import SGD, Losses, Train, sgd
 from clusterfl.parts.pseudo import BackSearch, GeneratorSearch, Prior, Sampler, search
+from clusterfl.parts.start import Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, take
+
+Privacy = Literal["weak", "strong"]
+Search = Literal["back-search", "generator"]
 
 
 @dataclass(frozen=True)
@@ -46,51 +53,52 @@ class MDICFL(Method[MDState]):
     name: ClassVar[str] = "md-icfl"
     summary: ClassVar[str] = "one model down; the server assigns clients by model distance on pseudo samples"
     paper: ClassVar[str] = "Zhang, Zhang, Cheng, Bao, Cao, Jiang, Xu, Machine Learning 2024"
-    reveals: ClassVar[str] = "its trained model, and its label ratios once (weak) or its cluster id (strong privacy)"
+    runs = (Train, Losses)
 
-    k: int = 4
+    k: int = option(4, "clusters")
     local: SGD = SGD()
-    init_from: Strategy = "kmeans-local"  # the paper's random start, "independent", can freeze (docs)
-    init_rounds: int = 3  # how many times as long as later ones the local round of that start is
-    # Rounds in which clients stay where they started: centres that have hardly learnt answer alike, and the first
-    # comparisons would gather all clients at one of them. The paper has none.
-    warmup: int = 5
-    privacy: Literal["weak", "strong"] = "weak"  # algorithm 1 or 2
-    sampler: Literal["back-search", "generator"] = "back-search"  # eq. 6 or 7: MD-ICFL-1 or -2
-    samples: int = 30  # M: pseudo samples per class and cluster
-    iterations: int | None = None  # of the sampler; None: 100 for back-search, 1000 for a generator
-    rate: float | None = None  # of the sampler's Adam; None: 0.1 for back-search, 0.01 for a generator
-    penalty: float = 0.1  # lambda
-    prior_mean: float = 0.0  # mu(x); pixels go from -1 to 1
-    squared: bool = False  # the norm of eqs. 6 and 7 squared
-    generator_batch: int = 100
-    generator_noise: int = 16
-    generator_hidden: int = 256
-    warm: bool = False  # each search goes on where the last round's ended, for `warm_iterations`
-    warm_iterations: int = 20
-    admit_rounds: int = 5  # local rounds of an unseen client before it is assigned
+    start: Strategy = option("kmeans-local", "where the centres start; the paper's random start is 'independent'")
+    start_rounds: int = option(3, "how many times as long as later ones the local round of that start is")
+    # centres that have hardly learnt answer alike, and the first comparisons would gather all clients at one of them;
+    # the paper has none
+    warmup: int = option(5, "rounds in which clients stay where they started")
+    privacy: Privacy = option("weak", "algorithm 1 (weak: the server learns label ratios) or 2 (strong)")
+    sampler: Search = option("back-search", "eq. 6 or 7: MD-ICFL-1 or -2")
+    samples: int = option(30, "M: pseudo samples per class and cluster")
+    iterations: int | None = option(None, "of the sampler; unset: 100 for back-search, 1000 for a generator")
+    rate: float | None = option(None, "of the sampler's Adam; unset: 0.1 for back-search, 0.01 for a generator")
+    penalty: float = option(0.1, "lambda")
+    prior_mean: float = option(0.0, "mu(x); pixels go from -1 to 1")
+    squared: bool = option(False, "the norm of eqs. 6 and 7 squared")
+    generator_batch: int = option(100, "samples in a step of the generator")
+    generator_noise: int = option(16, "its inputs")
+    generator_hidden: int = option(256, "its hidden layer")
+    warm: bool = option(False, "each search goes on where the last round's ended, for warm_iterations")
+    warm_iterations: int = option(20, "of the sampler where it starts warm")
+    admit_rounds: int = option(5, "local rounds of an unseen client before it is assigned")
 
     def __post_init__(self) -> None:
-        for name, known in (("privacy", ("weak", "strong")), ("sampler", ("back-search", "generator"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r} should be {known[0]!r} or {known[1]!r}")
-        counts = ("k", "init_rounds", "samples", "iterations", "generator_batch", "generator_noise", "generator_hidden")
-        for name in (*counts, "warm_iterations", "admit_rounds"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} should be at least 1")
+        one_of(Privacy, self, "privacy")
+        one_of(Search, self, "sampler")
+        counts = (
+            "k",
+            "start_rounds",
+            "samples",
+            "iterations",
+            "generator_batch",
+            "generator_noise",
+            "generator_hidden",
+        )
+        at_least(1, self, *counts, "warm_iterations", "admit_rounds")
         if self.sampler == "generator" and self.generator_batch < 2:
             raise ValueError(f"generator_batch={self.generator_batch} should be at least 2 for its batch norm")
-        if self.warmup < 0:
-            raise ValueError(f"warmup={self.warmup} should be at least 0")
-        if self.rate is not None and not self.rate > 0:
-            raise ValueError(f"rate={self.rate} should be above 0")
-        if not self.penalty >= 0:
-            raise ValueError(f"penalty={self.penalty} should be at least 0")
+        at_least(0, self, "warmup", "penalty")
+        above(0, self, "rate")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> MDState:
-        start = Start(self.init_from).clusters(task, cohort, key, self.k, self.local.longer(self.init_rounds))
+        first = Start(self.start).clusters(task, cohort, key, self.k, self.local.longer(self.start_rounds))
         p = torch.zeros(len(cohort), task.classes) if self.privacy == "weak" else None
-        return MDState(start.centers, start.assign, p)
+        return MDState(first.centers, first.assign, p)
 
     def round(self, state: MDState, cohort: Cohort) -> MDState:
         got = cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]))  # lines 4-7
@@ -99,7 +107,7 @@ class MDICFL(Method[MDState]):
             return replace(state, centers=mean_by(got["theta"], state.assign[got.ids], old=state.centers))
         pseudo = self.pseudo(state, cohort)  # line 3; the old centres are enough, so clients may train meanwhile
         got, p = self.ratios_of(got, state.p)  # line 6: p_i comes with a client's first model
-        got, s = self.nearest(got, p, pseudo)  # lines 8-11
+        got, s = self.closest(got, p, pseudo)  # lines 8-11
         centers = mean_by(got["theta"], s, old=state.centers)  # line 12
         assign = put(state.assign, got.ids, s)
         log_clusters(cohort, state.assign, assign, self.k)
@@ -116,7 +124,7 @@ class MDICFL(Method[MDState]):
         ids = torch.zeros(int(cohort.ids.max()) + 1, dtype=torch.int64)
         p = torch.zeros(len(ids), cohort.task.classes) if self.privacy == "weak" else None
         got, p = self.ratios_of(got, p)
-        got, s = self.nearest(got, p, self.pseudo(state, cohort))
+        got, s = self.closest(got, p, self.pseudo(state, cohort))
         return Served(state.centers, put(ids, got.ids, s)[cohort.ids])
 
     def cost(self, task: Task) -> tuple[int, int]:
@@ -157,7 +165,7 @@ class MDICFL(Method[MDState]):
             raise NoReplies(f"{type(self).__name__}.ratios")
         return got.take(known), p
 
-    def nearest(self, got: Replies, p: Tensor | None, pseudo: Pseudo) -> tuple[Replies, Tensor]:
+    def closest(self, got: Replies, p: Tensor | None, pseudo: Pseudo) -> tuple[Replies, Tensor]:
         """Every client's nearest centre; with strong privacy the clients themselves say which it is."""
         cohort = got.cohort
         d: Any = cohort.map(self.distance, {"x": pseudo.x, "h": pseudo.h}, theta=got["theta"])["d"]  # eq. 5: [m, K, C]
@@ -190,14 +198,14 @@ class MDICFL(Method[MDState]):
 
     # -- on the client -------------------------------------------------------------------------------
 
-    @on_client
+    @on_client(theta=Model(of="theta"))
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, self.local)}
 
-    @on_client
+    @on_client(p=Labels())
     def ratios(self, me: Client) -> dict[str, Payload]:
         return {"p": label_ratios(me)}
 
-    @on_client
+    @on_client(s=Cluster(of="d"))
     def choose(self, me: Client, d: Tensor) -> dict[str, Payload]:
         return {"s": (d @ label_ratios(me)).argmin()}

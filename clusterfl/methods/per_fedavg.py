@@ -7,15 +7,20 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
+from clusterfl.message import Kept, Model, Payload, on_client
 from clusterfl.method import Method, Served, Single, serve_single
-from clusterfl.parts.aggregate import MeanBy
-from clusterfl.parts.init import first_net
+from clusterfl.parts.aggregate import mean_of
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.parts.maml import first_order, hessian_free
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.tree import Tree, repeat, row
+from clusterfl.tree import Tree
+
+Order = Literal["first", "hessian-free"]
 
 
 @dataclass(frozen=True)
@@ -31,28 +36,23 @@ class PerFedAvg(Method[Single]):
     clustered: ClassVar[bool] = False
 
     local: SGD = SGD()  # the outer steps: its lr is the paper's beta
-    alpha: float = 0.01  # the inner step, and the personal one
-    order: Literal["first", "hessian-free"] = "first"
-    delta: float = 1e-3  # hessian-free: the width of the difference
-    tune_steps: int = 1
+    alpha: float = option(0.01, "the inner step, and the personal one")
+    order: Order = option("first", "how MAML's gradient is taken")
+    delta: float = option(1e-3, "hessian-free: the width of the difference")
+    tune_steps: int = option(1, "steps of a client's own before it uses the start")
 
     def __post_init__(self) -> None:
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha={self.alpha} should be at least 0")
-        if self.order not in ("first", "hessian-free"):
-            raise ValueError(f"order={self.order!r} should be 'first' or 'hessian-free'")
-        if not self.delta > 0:
-            raise ValueError(f"delta={self.delta} should be above 0")
-        if self.tune_steps < 1:
-            raise ValueError(f"tune_steps={self.tune_steps} should be at least 1")
+        at_least(0, self, "alpha")
+        one_of(Order, self, "order")
+        above(0, self, "delta")
+        at_least(1, self, "tune_steps")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Single:
         return Single(first_net(task, key))
 
     def round(self, state: Single, cohort: Cohort) -> Single:
-        mean = MeanBy(repeat(state.theta, 1))
-        cohort.run(self.train, {"theta": state.theta}, into=mean)  # algorithm 1, lines 3-10
-        return Single(row(mean.result(), 0))  # line 11: the uniform mean
+        theta = state.theta
+        return Single(mean_of(cohort, self.train, {"theta": theta}, theta, "uniform"))  # algorithm 1, lines 3-11
 
     def serve(self, state: Single, ids: Tensor) -> Served:
         return serve_single(state.theta, ids, personal=True)
@@ -63,7 +63,7 @@ class PerFedAvg(Method[Single]):
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size
 
-    @on_client
+    @on_client(theta=Model(of="theta"))
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
         if self.order == "first":
             grad = first_order(me, self.local, self.alpha)
@@ -71,6 +71,6 @@ class PerFedAvg(Method[Single]):
             grad = hessian_free(me, self.local, self.alpha, delta=self.delta)
         return {"theta": sgd(me, theta, self.local, grad)}
 
-    @on_client
+    @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, SGD(lr=self.alpha, steps=self.tune_steps, batch=self.local.batch))}

@@ -10,14 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
 from clusterfl.errors import NoReplies
+from clusterfl.fields import at_least, option
 from clusterfl.keys import Key
+from clusterfl.message import Model, Payload, Statistic, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import MeanBy, mean_by
-from clusterfl.parts.assign import nearest
-from clusterfl.parts.init import first_net, kmeans
+from clusterfl.parts.distances import squared_distances
+from clusterfl.parts.kmeans import kmeans
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, repeat, row, take
 
@@ -43,23 +47,15 @@ class PFA(Method[Groups]):
     name: ClassVar[str] = "pfa"
     summary: ClassVar[str] = "FedAvg, one grouping by the sparsity of ReLU activations, then FedAvg per group"
     paper: ClassVar[str] = "Liu, Guo, Chen, WWW 2021"
-    reveals: ClassVar[str] = "its trained model, its number of samples and, once, the sparsity of some units"
 
-    k: int = 4
+    k: int = option(4, "groups")
     local: SGD = SGD()
-    group_round: int = 10  # rounds of FedAvg before clients are grouped
-    units: int = 20  # how many units are looked at, drawn once (the authors' code); fewer if there are fewer
-    restarts: int = 20
+    group_round: int = option(10, "rounds of FedAvg before clients are grouped")
+    units: int = option(20, "units that are looked at, drawn once (the authors' code); fewer if there are fewer")
+    restarts: int = option(20, "of k-means")
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("k", self.k),
-            ("group_round", self.group_round),
-            ("units", self.units),
-            ("restarts", self.restarts),
-        ):
-            if value < 1:
-                raise ValueError(f"{name}={value} should be at least 1")
+        at_least(1, self, "k", "group_round", "units", "restarts")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Groups:
         n = len(cohort)
@@ -69,8 +65,8 @@ class PFA(Method[Groups]):
             raise ValueError("model should have a ReLU layer for pfa, which looks at the units that it leaves at zero")
         theta, q = first_net(task, key), min(self.units, task.width)
         units = keys.choice(keys.fold_in(key, "units"), task.width, q)
-        nobody = torch.zeros(n, dtype=torch.int64)
-        return Groups(repeat(theta, self.k), nobody, theta, units, torch.zeros(self.k, q), nobody.bool())
+        first = torch.zeros(n, dtype=torch.int64)  # until they are grouped all use the first of K equal models
+        return Groups(repeat(theta, self.k), first, theta, units, torch.zeros(self.k, q), torch.zeros(n).bool())
 
     def round(self, state: Groups, cohort: Cohort) -> Groups:
         before = state.assign
@@ -110,7 +106,7 @@ class PFA(Method[Groups]):
         return state
 
     def _placed(self, state: Groups, cohort: Cohort, ids: Tensor, zeros: Tensor) -> Groups:
-        scores = nearest(zeros, state.homes)
+        scores = squared_distances(zeros, state.homes)
         log_margin(cohort, scores)
         assign = put(state.assign, ids, scores.argmin(dim=1))
         return replace(state, assign=assign, known=put(state.known, ids, torch.ones(len(ids))))
@@ -122,18 +118,18 @@ class PFA(Method[Groups]):
         if not state.grouped:
             return Served(state.centers, torch.zeros(len(cohort), dtype=torch.int64))
         got = cohort.run(self.sparsity, {"theta": state.probe, "units": state.units})
-        scores = nearest(got["zeros"], state.homes)
+        scores = squared_distances(got["zeros"], state.homes)
         log_margin(cohort, scores)
         return admitted(state.centers, cohort, got, scores.argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + 4
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, self.local), "n": me.size}
 
-    @on_client
+    @on_client(zeros=Statistic("how often some units of the model are zero on its data"))
     def sparsity(self, me: Client, theta: Tree, units: Tensor) -> dict[str, Payload]:
         """The share of the client's samples for which each unit is zero."""
         total = torch.zeros(len(units), device=me.key.device)

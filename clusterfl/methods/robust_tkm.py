@@ -10,14 +10,18 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Client, Cohort, Payload, Replies, on_client
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort, Replies
 from clusterfl.errors import NoReplies
+from clusterfl.fields import at_least, option
 from clusterfl.keys import Key
+from clusterfl.message import Model, Payload, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
-from clusterfl.parts.assign import nearest
-from clusterfl.parts.init import first_net
+from clusterfl.parts.aggregate import Rule, Trimmed, check_rule, check_share, combine_by
+from clusterfl.parts.distances import squared_distances
+from clusterfl.parts.kmeans import trimmed_kmeans
 from clusterfl.parts.local import SGD, sgd
-from clusterfl.parts.robust import Rule, aggregate_by, check_rule, combiner, trimmed_kmeans
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, flat, put, repeat, take
 
@@ -39,18 +43,16 @@ class RobustTKM(Method[Homes]):
     summary: ClassVar[str] = "trimmed k-means of local models once, then robust aggregation in every cluster"
     paper: ClassVar[str] = "Ghosh, Hong, Yin, Ramchandran, 2019"
 
-    k: int = 4
+    k: int = option(4, "clusters")
     local: SGD = SGD()
-    erm_epochs: int = 10  # the paper's ERM is exact
-    aggregate: Rule = "trimmed"
-    attackers: float = 0.2  # the share of a cluster's clients that k-means and training withstand
+    erm_epochs: int = option(10, "epochs of the local models that are clustered; the paper's ERM is exact")
+    aggregate: Rule = option(Trimmed(), "how a cluster's models become one")
+    attackers: float = option(0.2, "the share of a cluster's clients that k-means withstands")
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k} should be at least 1")
-        if self.erm_epochs < 1:
-            raise ValueError(f"erm_epochs={self.erm_epochs} should be at least 1")
-        check_rule(self.aggregate, self.attackers)
+        at_least(1, self, "k", "erm_epochs")
+        check_share(self.attackers)
+        check_rule(self.aggregate)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Homes:
         if not 1 <= self.k <= len(cohort):
@@ -61,17 +63,18 @@ class RobustTKM(Method[Homes]):
             raise ValueError(f"k={self.k} should not exceed the {len(got)} clients that answered the first round")
         points = flat(got["theta"], task.params)
         s, homes = trimmed_kmeans(points, self.k, keys.fold_in(key, "kmeans"), attackers=self.attackers)  # stage 2
-        log_margin(cohort, nearest(points, homes))
+        log_margin(cohort, squared_distances(points, homes))
         old = repeat(start, self.k)
-        centers = aggregate_by(got["theta"], s, old=old, rule=self.aggregate, attackers=self.attackers)
-        nobody = torch.zeros(len(cohort), dtype=torch.int64)
-        return Homes(centers, put(nobody, got.ids, s), start, homes, put(nobody.bool(), got.ids, torch.ones(len(got))))
+        centers = combine_by(self.aggregate, got["theta"], s, old=old)
+        assign = put(torch.zeros(len(cohort), dtype=torch.int64), got.ids, s)  # the silent wait in cluster 0
+        known = put(torch.zeros(len(cohort), dtype=torch.bool), got.ids, torch.ones(len(got)))
+        return Homes(centers, assign, start, homes, known)
 
     def round(self, state: Homes, cohort: Cohort) -> Homes:
         before = state.assign
         state = self.place(state, cohort)
         cohort = cohort.only(cohort.ids[state.known[cohort.ids]])
-        mean = combiner(self.aggregate, self.attackers, state.centers, by=state.assign)
+        mean = self.aggregate.by(state.centers, state.assign)
         cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]), into=mean)  # stage 3
         log_clusters(cohort, before, state.assign, self.k)
         return replace(state, centers=mean.result())
@@ -82,7 +85,7 @@ class RobustTKM(Method[Homes]):
         if not len(late):
             return state
         with suppress(NoReplies):
-            got, s = self._nearest(state, cohort.only(late))
+            got, s = self._place_by_model(state, cohort.only(late))
             known = put(state.known, got.ids, torch.ones(len(got)))
             return replace(state, assign=put(state.assign, got.ids, s), known=known)
         return state
@@ -91,22 +94,22 @@ class RobustTKM(Method[Homes]):
         return serve_clusters(state, ids)
 
     def admit(self, state: Homes, cohort: Cohort) -> Served:
-        return admitted(state.centers, cohort, *self._nearest(state, cohort))
+        return admitted(state.centers, cohort, *self._place_by_model(state, cohort))
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size
 
-    def _nearest(self, state: Homes, cohort: Cohort) -> tuple[Replies, Tensor]:
+    def _place_by_model(self, state: Homes, cohort: Cohort) -> tuple[Replies, Tensor]:
         got = cohort.run(self.erm, {"theta": state.start})
-        scores = nearest(flat(got["theta"], cohort.task.params), state.homes)
+        scores = squared_distances(flat(got["theta"], cohort.task.params), state.homes)
         log_margin(cohort, scores)
         return got, scores.argmin(dim=1)
 
-    @on_client
+    @on_client(theta=Model(of="theta"))
     def erm(self, me: Client, theta: Tree) -> dict[str, Payload]:
         rule = replace(self.local, epochs=self.erm_epochs, steps=None, lr_decay=1.0)
         return {"theta": sgd(me, theta, rule)}
 
-    @on_client
+    @on_client(theta=Model(of="theta"))
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, self.local)}

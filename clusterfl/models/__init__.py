@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from clusterfl.errors import ConfigError, nearest
+from clusterfl.errors import ConfigError, suggestion
 from clusterfl.models.cnn import awcnn, cnn
 from clusterfl.models.flow import Flow
 from clusterfl.models.generator import Generator
@@ -54,7 +54,7 @@ def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params:
     Its own weights come from torch's global generator; ``Task.init`` draws the ones in use from a key.
     """
     if name not in MODELS:
-        raise ConfigError(f"model={name!r} should be a known model{nearest(name, MODELS)}")
+        raise ConfigError(f"model={name!r} should be a known model{suggestion(name, MODELS)}")
     if not input_shape or not all(_is_int(side) and side > 0 for side in input_shape):
         raise ConfigError(f"input_shape={input_shape} should be whole numbers above 0")
     if not _is_int(classes) or classes < 2:
@@ -63,7 +63,7 @@ def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params:
     known = entry.params
     for key, value in params.items():
         if key not in known:
-            hint = nearest(key, known) if known else "; it has none"
+            hint = suggestion(key, known) if known else "; it has none"
             raise ConfigError(f"{key}={value!r} should be a parameter of {name!r}{hint}")
         if not _like(value, known[key]):
             raise ConfigError(f"{key}={value!r} should be like its default in {name!r}, {known[key]!r}")

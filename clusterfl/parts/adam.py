@@ -1,8 +1,5 @@
-"""Adam (Kingma and Ba, 2015) in plain tensors, so that it runs under ``vmap`` and over stacks of models.
-
-Twice, for its two uses: a search for many steps with one rate, and one server step on K models, each of which
-has had its own number of steps.
-"""
+"""Adam (Kingma and Ba, 2015) in plain tensors, so that it runs under ``vmap`` and over stacks of models: a search
+for many steps with one rate. Its server step is in server_optimizer.py."""
 
 from __future__ import annotations
 
@@ -42,32 +39,6 @@ def adam(
             # vmap has no rule for addcdiv_
             t.sub_(second[n].sqrt().div_(root).add_(1e-8).reciprocal_().mul_(first[n]), alpha=rate)
     return x
-
-
-def adam_towards(
-    old: Tree,
-    target: Tree,
-    first: Tree,
-    second: Tree,
-    steps: Tensor,
-    rate: float,
-    *,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-4,
-) -> tuple[Tree, Tree, Tree]:
-    """One step on stacks ``[K]``, with ``target - old`` as the downhill direction: new models and moments.
-
-    ``first`` and ``second`` are the moments and name the parameters that move; ``steps`` ``[K]`` counts this
-    step already. Buffers are taken from ``target``.
-    """
-    first, second = moments(first, second, {n: target[n] - old[n] for n in first}, beta1, beta2)
-    new = dict(target)
-    for n, m in first.items():
-        t = steps.clamp(min=1).to(m.dtype).reshape(-1, *([1] * (m.dim() - 1)))
-        speed = (second[n] / (1.0 - beta2**t)).sqrt() + eps
-        new[n] = old[n] + rate * (m / (1.0 - beta1**t)) / speed
-    return new, first, second
 
 
 def gradient_of(value: Callable[[Tree], Tensor], at: Tree, *, stacked: bool) -> Tree:

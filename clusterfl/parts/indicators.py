@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clusterfl.client import Client, Cohort, Payload, on_server
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort
+from clusterfl.message import Payload, on_server
 from clusterfl.method import Procedures
-from clusterfl.parts.assign import divergence
+from clusterfl.parts.distances import kl_divergence
 from clusterfl.task import Task
 from clusterfl.tree import Tree
 
@@ -39,4 +41,4 @@ def answer_divergence(cohort: Cohort, theta: Tree, centers: Tree, x: Tensor) -> 
     """``[m, K]``: KL(softmax of model i || softmax of centre k), summed over the samples ``x``."""
     found = [cohort.map(Answers().answers, {"x": x}, theta=models)["log_p"] for models in (theta, centers)]
     log_p, log_q = (t for t in found if isinstance(t, Tensor))
-    return divergence(log_p, log_q)
+    return kl_divergence(log_p, log_q)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Batch, Client, Payload, on_client
+from clusterfl.client import Batch, Client
+from clusterfl.fields import at_least, option
+from clusterfl.message import Loss, Model, Payload, Weight, on_client
 from clusterfl.method import Procedures, Registered
 from clusterfl.parts import perceptron
 from clusterfl.tree import Tree, row, rows, select
@@ -21,14 +23,14 @@ Gradient = Callable[[Client, Tree, Batch], Tree]
 class SGD(Registered):
     """The local rule. Momentum starts at zero every round; the step size decays by ``lr_decay`` per round."""
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    epochs: int | None = 1
-    steps: int | None = None
-    batch: int = 32
-    lr_decay: float = 1.0
-    clip: float | None = None  # the gradient's norm is cut to this
+    lr: float = option(0.1, "step size")
+    momentum: float = option(0.0, "share of the last step that goes on; it starts at zero every round")
+    weight_decay: float = option(0.0, "pull of the weights towards zero, as a multiple of them")
+    epochs: int | None = option(1, "passes over the client's data in a round")
+    steps: int | None = option(None, "mini-batches in a round, in place of epochs")
+    batch: int = option(32, "samples in a mini-batch")
+    lr_decay: float = option(1.0, "factor on the step size per round")
+    clip: float | None = option(None, "the gradient's norm is cut to this")
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
@@ -36,17 +38,8 @@ class SGD(Registered):
             object.__setattr__(self, "epochs", None)
         if self.steps is None and self.epochs is None:
             raise ValueError("epochs=None and steps=None: one of them should be given")
-        for name, value, low in (
-            ("lr", self.lr, 0.0),
-            ("momentum", self.momentum, 0.0),
-            ("weight_decay", self.weight_decay, 0.0),
-            ("lr_decay", self.lr_decay, 0.0),
-        ):
-            if not value >= low:
-                raise ValueError(f"{name}={value} should be at least {low:g}")
-        for name, count in (("batch", self.batch), ("epochs", self.epochs), ("steps", self.steps)):
-            if count is not None and count < 1:
-                raise ValueError(f"{name}={count} should be at least 1")
+        at_least(0, self, "lr", "momentum", "weight_decay", "lr_decay")
+        at_least(1, self, "batch", "epochs", "steps")
 
     def rate(self, round: int) -> float:
         return self.lr * self.lr_decay**round
@@ -102,7 +95,7 @@ def sgd(
     """``theta`` after the rule's epochs or steps; ``grad`` replaces the plain gradient, ``only`` limits
     which parameters move."""
     names = me.task.params if only is None else only
-    theta = own(me, theta)
+    theta = writable(me, theta)
     batches = me.batches(size=rule.batch, epochs=rule.epochs, steps=rule.steps, stream=stream)
     if me.stacked:
         _descend(me, theta, rule, grad, names, batches)
@@ -156,7 +149,7 @@ def _descend(
             torch._foreach_add_([theta[n] for n in names], step, alpha=-lr)
 
 
-def own(me: Client, theta: Tree) -> Tree:
+def writable(me: Client, theta: Tree) -> Tree:
     """A copy that local training may change in place."""
     if not me.stacked:
         dense = torch.contiguous_format
@@ -212,7 +205,7 @@ class Train(Procedures):
 
     rule: SGD
 
-    @on_client
+    @on_client(theta=Model(of="theta"), n=Weight())
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
         return {"theta": sgd(me, theta, self.rule), "n": me.size}
 
@@ -221,6 +214,6 @@ class Train(Procedures):
 class Losses(Procedures):
     """The train loss of every centre, as a procedure of its own."""
 
-    @on_client
+    @on_client(losses=Loss())
     def losses(self, me: Client, centers: Tree) -> dict[str, Payload]:
         return {"losses": losses(me, centers)}

@@ -12,8 +12,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
+from clusterfl.models.dropout import KeyedDropout
 from clusterfl.models.layers import Classifier
-from clusterfl.task import KeyedDropout, Task
+from clusterfl.task import Task
 from clusterfl.tree import Tree
 
 _WEIGHTED = nn.Linear | nn.Conv1d | nn.Conv2d

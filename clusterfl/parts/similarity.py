@@ -1,6 +1,6 @@
 """How alike clients are by what their flows generate (FCCA, section 3.3).
 
-Shapes: eps [2, n, d] the two halves of the noise; looks [N, 2, C, d]; B, P, S [C, N, N].
+Shapes: eps [2, n, d] the two halves of the noise; signatures [N, 2, C, d]; B, P, S [C, N, N].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clusterfl.models.flow import Flow
 from clusterfl.tree import Tree
 
 
-def look(flow: Flow, theta: Tree, eps: Tensor, means: Tensor | None = None) -> Tensor:
+def signature(flow: Flow, theta: Tree, eps: Tensor, means: Tensor | None = None) -> Tensor:
     """``[2, C, d]``: the mean direction of the features that a client's flow generates, for each half of the
     noise and each label; around these ``means`` [C, d], if given.
 
@@ -46,34 +46,34 @@ class Similarity(NamedTuple):
         return Similarity(self.b.mean(dim=0), self.p.mean(dim=0), self.s.mean(dim=0))
 
 
-def similarity(looks: Tensor) -> Similarity:
-    """B, P and S of clients from their looks."""
-    first, second = looks.double().unbind(dim=1)
+def similarity(signatures: Tensor) -> Similarity:
+    """B, P and S of clients from their signatures."""
+    first, second = signatures.double().unbind(dim=1)
     b = torch.einsum("icd,jcd->cij", first, second)
     own = b.diagonal(dim1=1, dim2=2).abs()  # [C, N]
     p = torch.maximum(own.unsqueeze(2), own.unsqueeze(1))
     return Similarity(b, p, b * p)
 
 
-def between(looks: Tensor) -> Tensor:
+def pairwise(signatures: Tensor) -> Tensor:
     """``[N, N]``: S over all labels, which is what is clustered (the paper's D).
 
     Label by label, for thousands of clients; symmetric, although eps1 and eps2 differ.
     """
-    d = torch.zeros(len(looks), len(looks), dtype=torch.float64)
-    for label in looks.split(1, dim=2):
-        d += similarity(label).s[0] / looks.shape[2]
+    d = torch.zeros(len(signatures), len(signatures), dtype=torch.float64)
+    for label in signatures.split(1, dim=2):
+        d += similarity(label).s[0] / signatures.shape[2]
     return (d + d.T) / 2.0
 
 
-def by_cluster(alike: Tensor, assign: Tensor, k: int) -> Tensor:
+def mean_by_cluster(alike: Tensor, assign: Tensor, k: int) -> Tensor:
     """``[m, K]``: the mean similarity to each cluster's members; -1, the least there can be, to an empty one."""
     member = F.one_hot(assign, k).to(alike.dtype)
     size = member.sum(dim=0)
     return torch.where(size > 0, alike @ member / size.clamp(min=1.0), -1.0)
 
 
-def align(found: Tensor, before: Tensor, k: int) -> Tensor:
+def keep_names(found: Tensor, before: Tensor, k: int) -> Tensor:
     """``found`` under new names, so that as many clients as possible keep the cluster they had ``before``."""
     table = torch.zeros(k, k, dtype=torch.int64)
     table.index_put_((found, before), torch.ones_like(found), accumulate=True)

@@ -21,7 +21,7 @@ from clusterfl.engines.serial import Serial
 from clusterfl.errors import ClusterflError
 from clusterfl.keys import Key
 from clusterfl.methods.md_icfl import MDICFL, MDState
-from clusterfl.parts.distance import outputs
+from clusterfl.parts.distances import outputs
 from clusterfl.parts.local import SGD, Train
 from clusterfl.task import Task
 from clusterfl.tree import row

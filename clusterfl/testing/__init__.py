@@ -8,18 +8,26 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clusterfl import codec, keys
+from clusterfl import keys
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines import Flaky, Serial, Stacked, Wire
+from clusterfl.engines import Flaky, Serial, Stacked, Wire, codec
 from clusterfl.engines.base import BaseEngine
-from clusterfl.method import Method, NotDefined, Served
+from clusterfl.engines.wrappers import Wrapper
+from clusterfl.engines.wrappers.attack import Attack, AttackConfig
+from clusterfl.engines.wrappers.clip import Clip
+from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
+from clusterfl.evaluate import evaluate
+from clusterfl.message import Call, Chunk, Model, take_row
+from clusterfl.method import Method, NotDefined, Served, exchanged
 from clusterfl.task import Task
+from clusterfl.tree import Tree, row, rows, vector
 
 EngineMaker = Callable[[Task, Population], BaseEngine]
 
@@ -28,10 +36,9 @@ CLIENTS, UNSEEN, CLUSTERS, CLASSES, WIDTH = 12, 2, 2, 3, 6
 
 def small_task() -> Task:
     """A small network with two layers, so that there is a body and a head."""
-    task = Task(nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, CLASSES)), CLASSES)
     indicators = small_population().indicators
-    task.public = None if indicators is None else indicators[0]
-    return task
+    module = nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+    return Task(module, CLASSES, public=None if indicators is None else indicators[0])
 
 
 def small_population(seed: int = 0, *, ragged: bool = True) -> Population:
@@ -133,7 +140,7 @@ def check_method(
     reference = play(method, serial)
     served = method.serve(reference, ids)
     _check_served(method, served, ids)
-    scores = serial.evaluate(method, served, ids, keys.key(3))
+    scores = evaluate(serial, method, served, ids, keys.key(3))
 
     exact: dict[str, EngineMaker] = {"wire": Wire, **(engines or {})}
     for name, make in exact.items():
@@ -141,19 +148,22 @@ def check_method(
         try:
             engine.set_states({})
             assert_equal(reference, play(method, engine), f"{method.name}: {name} and serial")
-            assert_equal(scores, engine.evaluate(method, served, ids, keys.key(3)), f"{method.name}: {name} scores")
+            again = evaluate(engine, method, served, ids, keys.key(3))
+            assert_equal(scores, again, f"{method.name}: {name} scores")
         finally:
             engine.close()
     stacked = Stacked(task, population)
     assert_close(reference, play(method, stacked), f"{method.name}: stacked and serial", tolerance)
     assert_close(dict(serial.states()), dict(stacked.states()), f"{method.name}: kept state", 10 * tolerance)
 
-    again = codec.unpack(codec.pack(reference))
-    assert type(again) is type(reference), f"{method.name}: its state does not come back from bytes"
-    assert_equal(reference, again, f"{method.name}: state after a round trip")
+    back = codec.unpack(codec.pack(reference))
+    assert type(back) is type(reference), f"{method.name}: its state does not come back from bytes"
+    assert_equal(reference, back, f"{method.name}: state after a round trip")
     assert codec.unpack(codec.pack(method)) == method, f"{method.name}: it does not come back from bytes"
 
+    _check_declared(method, serial)
     _check_survival(method, task, population)
+    _check_wrapped(method, task, population)
     backwards = play(method, Serial(task, population), order=torch.arange(CLIENTS).flip(0))
     # sums go in the order of the cohort, so floats may differ in their last bits
     assert_close(reference, backwards, f"{method.name}: clients in another order", 100 * tolerance)
@@ -177,6 +187,70 @@ def _check_served(method: Method[Any], served: Served, ids: Tensor) -> None:
     assert served.index.shape == ids.shape, f"{method.name}: serve should give one model per client"
     assert served.index.dtype == torch.int64, f"{method.name}: serve's index should be int64"
     assert int(served.index.min()) >= 0 and int(served.index.max()) < served.k, f"{method.name}: index range"
+
+
+def _check_declared(method: Method[Any], engine: BaseEngine) -> None:
+    """Every procedure that clients were asked to run is one that the method says it runs, so that what leaves a client
+    can be told before anything runs."""
+    known = exchanged(method)
+    unknown = sorted(set(engine.traffic.up) - known.keys())
+    assert not unknown, f"{method.name}: it runs {', '.join(unknown)}, which should be in its class variable `runs`"
+
+
+class _Watched(Wrapper):
+    """Keeps what passed between the clients and the wrapper around this one."""
+
+    def __init__(self, inner: BaseEngine) -> None:
+        super().__init__(inner)
+        self.passed: list[tuple[Call, Chunk]] = []
+
+    def execute(self, call: Call) -> Iterator[Chunk]:
+        for chunk in self.inner.execute(call):
+            if not (call.server or call.measure):
+                self.passed.append((call, chunk))
+            yield chunk
+
+
+def _check_wrapped(method: Method[Any], task: Task, population: Population) -> None:
+    """Under a server's limit, private and lying clients the method goes on with finite models; and what the limit
+    cuts is the update: all models that come through it lie within it of a model that was sent."""
+    ids, limit = torch.arange(CLIENTS), 1e-3
+    wrapped: dict[str, BaseEngine] = {
+        "clip": _Watched(Clip(Serial(task, population), limit)),
+        "attack": Attack(Serial(task, population), AttackConfig("gaussian", scale=2.0), torch.tensor([0, 3])),
+    }
+    if importlib.util.find_spec("dp_accounting") is not None:
+        wrapped["privacy"] = Private(Serial(task, population), PrivacyConfig(clip=0.5, noise_multiplier=0.1))
+    for what, engine in wrapped.items():
+        state = play(method, engine)
+        _check_served(method, method.serve(state, ids), ids)
+        for path, t in tensors(state):
+            assert not t.is_floating_point() or bool(torch.isfinite(t).all()), f"{method.name}, {what}: {path}"
+    watched = wrapped["clip"]
+    assert isinstance(watched, _Watched)
+    for call, chunk in watched.passed:
+        for field, kind in call.declared.items():
+            tree = chunk.fields.get(field)
+            if isinstance(kind, Model) and isinstance(tree, dict):
+                far = _distance_to_sent(call, chunk, tree, task)
+                assert far <= 1.01 * limit, f"{method.name}: {call.label} has {field} cut to {far:g} from what was sent"
+
+
+def _distance_to_sent(call: Call, chunk: Chunk, tree: Tree, task: Task) -> float:
+    """The largest distance of a client's model to the nearest model of all that it was sent, whatever their names."""
+    moving = [n for n in tree if n not in (*task.fixed, *task.buffers)]
+    worst = 0.0
+    for j, p in enumerate(chunk.positions.tolist()):
+        mine = vector(row(tree, j), moving)
+        sent = [*call.shared.values(), *(take_row(v, p) for v in call.each.values())]
+        near = []
+        for value in sent:
+            if isinstance(value, dict) and all(n in value for n in moving):
+                stacked = value[moving[0]].dim() > tree[moving[0]].dim() - 1
+                models = [row(value, k) for k in range(rows(value))] if stacked else [value]
+                near += [float((vector(m, moving) - mine).norm()) for m in models]
+        worst = max(worst, min(near))
+    return worst
 
 
 def _check_survival(method: Method[Any], task: Task, population: Population) -> None:
@@ -237,5 +311,5 @@ def _check_admit(method: Method[Any], engine: BaseEngine, state: Any) -> None:
     except NotDefined:
         return
     _check_served(method, served, ids)
-    scores = engine.evaluate(method, served, ids, keys.key(12), 2)
-    assert bool(torch.isfinite(scores).all()), f"{method.name}: admitted clients should have scores"
+    scores = evaluate(engine, method, served, ids, keys.key(12), 2)
+    assert bool(scores.accuracy.isfinite().all()), f"{method.name}: admitted clients should have scores"

@@ -13,15 +13,11 @@ import torch
 
 from clusterfl import keys
 from clusterfl.data.population import Population
+from clusterfl.data.registry import load_source, to_float
 from clusterfl.data.scenario import DataConfig, build
-from clusterfl.data.sources import load_source, to_float
 from clusterfl.errors import ConfigError, DataError
 
-KEY = keys.key(0)
-
-
-def made(**fields: Any) -> Population:
-    return build(DataConfig(**fields), KEY)
+from .made import made
 
 
 def originals(population: Population, part: str, turns: dict[int, int] | None = None) -> list[list[bytes]]:
@@ -265,3 +261,38 @@ def test_ten_thousand_clients_are_quick_and_only_indices() -> None:
     assert len(population.test.y) <= 4 * 360
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 300_000  # kB; as samples, these clients would take 50 MB for train and 900 MB for test
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"clusters": 2, "clients": 7},
+        {"cluster_sizes": (0.7, 0.1, 0.1, 0.1)},
+        {"split": "class_groups", "alpha": 0.4},
+    ],
+)
+def test_drift_moves_clients_to_another_cluster_and_keeps_the_rest(fields: dict[str, Any]) -> None:
+    population = made(**{"clients": 16, "unseen": 2, "drift_round": 5, **fields})
+    assert population.drift is not None and population.truth is not None
+    start, after = population.drift
+    assert start == 5 and population.at(4) is population and population.at(5) is population.at(99) is after
+    assert after.truth is not None and after.train.x is population.train.x  # one pool
+    moved = torch.tensor(
+        [not torch.equal(after.train.rows_of(i), population.train.rows_of(i)) for i in range(len(after.truth))]
+    )
+    assert torch.equal(moved, after.truth != population.truth)
+    assert moved.any() and not moved[population.clients :].any()
+    if not fields:
+        assert int(moved.sum()) == 8
+    # places are traded: the same shards, in another order
+    assert sorted(after.train.sizes.tolist()) == sorted(population.train.sizes.tolist())
+    assert made(clients=16).digest != made(clients=16, drift_round=5).digest != made(clients=16, drift_round=6).digest
+    for i in range(len(after.truth)):
+        x, y = after.train.of(i)
+        assert len(x) == int(after.train.sizes[i]) and len(y)
+
+
+def test_drift_needs_clusters() -> None:
+    with pytest.raises(ConfigError, match="drift_round=3 should be unset where there is one cluster"):
+        DataConfig(shift="none", drift_round=3)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from clusterfl import Config, keys
-from clusterfl.client import Client, Payload, on_client
 from clusterfl.engines import Plan, Pool, Ray
+from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import ClientError, ConfigError
-from clusterfl.method import Procedures
+from clusterfl.evaluate import evaluate
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.ifca import IFCA
 from clusterfl.parts.local import SGD
+from clusterfl.runs.setup import prepare
 from clusterfl.testing import assert_equal, play, small_population, small_task
 
 ray = pytest.importorskip("ray", reason="the ray engine needs the extra: pip install 'clusterfl[ray]'")
@@ -29,15 +28,6 @@ RULE = SGD(lr=0.1, batch=10, epochs=1)
 IDS = torch.arange(12)
 CORES = 4  # logical ones: two engines with two actors each may be there at once
 METHODS: list[Any] = [FedAvg(local=RULE), IFCA(k=2, local=RULE), FedPer(local=RULE)]
-
-
-@dataclass(frozen=True)
-class Fragile(Procedures):
-    @on_client
-    def fail(self, me: Client, i: Tensor) -> dict[str, Payload]:
-        if int(i) == 5:
-            raise ZeroDivisionError("bad luck")
-        return {"i": i}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +62,7 @@ def test_ray_equals_pool_bit_for_bit(method: Any, pair: tuple[Pool, Ray]) -> Non
     assert_equal(pool.states(), actors.states(), "what clients keep")
     assert bool(actors.states()) == (method.name == "fedper")
     served = method.serve(states[0], IDS)
-    assert_equal(*(e.evaluate(method, served, IDS, keys.key(1)) for e in pair), "evaluation")
+    assert_equal(*(evaluate(e, method, served, IDS, keys.key(1)) for e in pair), "evaluation")
 
 
 @pytest.mark.parametrize("pair", ["eager"], indirect=True)
@@ -89,23 +79,43 @@ def test_an_actor_that_is_killed_is_replaced_and_the_result_is_the_same(pair: tu
     assert actors._members[0].actor is not before
 
 
+FRAGILE = """
+from dataclasses import dataclass
+from clusterfl.message import Labels, on_client
+from clusterfl.method import Procedures
+
+@dataclass(frozen=True)
+class Fragile(Procedures):
+    @on_client(i=Labels("a whole number", bound=None))
+    def fail(self, me, i):
+        if int(i) == 5:
+            raise ZeroDivisionError("bad luck")
+        return {"i": i}
+"""
+
+
 @pytest.mark.parametrize("pair", ["eager"], indirect=True)
-def test_errors_name_the_procedure_and_the_client_or_what_is_missing(pair: tuple[Pool, Ray]) -> None:
+def test_errors_name_the_procedure_and_the_client_or_what_is_missing(
+    pair: tuple[Pool, Ray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text(FRAGILE)
+    monkeypatch.syspath_prepend(tmp_path)  # the actors, which are there already, do not look here
+    module = importlib.import_module("only_here")
     cohort = pair[1].cohort(IDS, keys.key(0))
-    with pytest.raises(RuntimeError, match=r"a Ray actor cannot answer: .*No module named 'test_ray'"):
-        cohort.run(Fragile().fail, i=IDS)
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with pytest.raises(RuntimeError, match=r"a Ray actor cannot answer: .*No module named 'only_here'"):
+        cohort.run(module.Fragile().fail, i=IDS)
+    ray.cloudpickle.register_pickle_by_value(module)
     with pytest.raises(ClientError, match=r"Fragile\.fail failed on client 5: ZeroDivisionError: bad luck"):
-        cohort.run(Fragile().fail, i=IDS)
+        cohort.run(module.Fragile().fail, i=IDS)
 
 
 def test_a_config_names_it(cluster: None) -> None:
-    built = Config.load(
-        None, ["engine.name=ray", "engine.workers=1", "data.clients=4", "data.samples=10", "rounds=1"]
-    ).build()
-    assert built.config.engine.stacked is True
-    assert built.simulation.run().accuracy.mean > 0.0
-    built.simulation.engine.close()
+    few = ["engine.name=ray", "engine.workers=1", "data.clients=4", "data.samples=10", "rounds=1"]
+    setup = prepare(Config.load(None, few))
+    assert setup.config.engine.stacked is True
+    with setup.simulation() as simulation:
+        assert isinstance(simulation.engine, Guard) and isinstance(simulation.engine.inner, Ray)
+        assert simulation.run().accuracy.mean > 0.0
     with pytest.raises(ConfigError, match=r"engine\.workers=5 should be at most 4, the cores of the Ray cluster"):
         Ray(small_task(), small_population(), workers=CORES + 1)
 

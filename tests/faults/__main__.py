@@ -1,6 +1,7 @@
 """``python -m tests.faults``: the whole table in full, printed and written to docs/faults.md.
 
-Rows run in processes of their own, two at a time. ``--only T3,T18`` runs some of them and writes nothing.
+Rows run in processes of their own, two at a time. ``--only kill-in-write,disk-full`` runs some of them and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from .common import TESTS, Tally
 from .table import FAULTS
 
 PAGE = TESTS.parent / "docs" / "faults.md"
-LONGEST = ("T1", "T24", "T25", "T3", "T29")  # first, so that no core waits for them at the end
+# first, so that no core waits for them at the end
+LONGEST = ("kill", "few-samples", "clients-alike", "kill-in-write", "many-rounds")
 
 
 def one(row: str) -> None:
@@ -76,12 +78,13 @@ def table(found: dict[str, dict[str, Any]], seconds: float) -> str:
         f"in {seconds / 60:.0f} minutes on {os.cpu_count()} cores ({platform.machine()}, Python "
         f"{platform.python_version()}, PyTorch {torch.__version__}).",
         "",
-        "| id | what is done | what must happen | tried | held | figures |",
+        "| row | what is done | what must happen | tried | held | figures |",
         "|---|---|---|---:|---:|---|",
     ]
     for row, f in found.items():
         fault = FAULTS[row]
-        lines.append(f"| {row} | {fault.what} | {fault.promise} | {f['tried']:,} | {f['held']:,} | {f['figures']} |")
+        what = f"{fault.what} ({fault.number})"
+        lines.append(f"| {row} | {what} | {fault.promise} | {f['tried']:,} | {f['held']:,} | {f['figures']} |")
     failures = [f"- {row}: {failure}" for row, f in found.items() for failure in f["failures"]]
     if failures:
         lines += ["", "## Not held", *failures]
@@ -91,13 +94,16 @@ def table(found: dict[str, dict[str, Any]], seconds: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--only", help="rows, as T3,T18; nothing is written")
+    parser.add_argument("--only", help="rows, as kill-in-write,disk-full; nothing is written")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.row:
         one(given.row)
         return 0
     rows = given.only.split(",") if given.only else list(FAULTS)
+    unknown = [row for row in rows if row not in FAULTS]
+    if unknown:
+        parser.error(f"--only {','.join(unknown)} should be rows of the table: {', '.join(FAULTS)}")
     order = sorted(rows, key=lambda r: LONGEST.index(r) if r in LONGEST else len(LONGEST))
     began = time.monotonic()
     with ThreadPoolExecutor(2) as pool:

@@ -1,4 +1,4 @@
-"""Clients and clusters at the edge: T22-T25."""
+"""Clients and clusters at the edge."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from torch import nn
 from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.engines.guard import Guard
+from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.loop import Outcome, Schedule, Simulation
 from clusterfl.method import Method
 from clusterfl.methods import IFCA, METHODS, FedAvg
 from clusterfl.parts.local import SGD
 from clusterfl.testing import CLASSES, WIDTH, check_same, small_population, tensors
+from tests.methods.small import LOCAL, small_method
 
-from .common import LOCAL, Tally, small_method, task_for, with_clients
-from .files import refuses
+from .common import Tally, task_for, with_clients
+from .refusals import refuses
 
 ENGINES = (Serial, Stacked)
 
@@ -63,17 +64,17 @@ def log_lines() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-# -- T22, T23 -----------------------------------------------------------------------------------------
+# -- how many clusters ------------------------------------------------------------------------------
 
 
-def t22(tally: Tally, amount: int, folder: Path) -> None:
+def impossible_k(tally: Tally, amount: int, folder: Path) -> None:
     """K above the number of clients and K = 0 are refused; K = 1 is FedAvg, bit for bit; K above the truth runs."""
     with tally.case("K > clients"):
         refuses(lambda: Config.load(None, ["method.k=25"]), "method.k=25", "at most")
     with tally.case("K = 0"):
         refuses(lambda: Config.load(None, ["method.k=0"]), "method.k=0", "at least 1")
     with tally.case("K = 1"):
-        one = IFCA(k=1, local=LOCAL, init_from="independent")
+        one = IFCA(k=1, local=LOCAL, start="independent")
         check_same(one, FedAvg(local=LOCAL, weights="uniform"), rounds=3)
     for name in METHODS:
         if "k" in METHODS[name].__dataclass_fields__:  # type: ignore[attr-defined]
@@ -104,7 +105,7 @@ def emptied(name: str, seed: int) -> tuple[Simulation, int, Any] | None:
     return None if bool((own_models(sim).index[~mine] == lost).any()) else (sim, lost, before.models)
 
 
-def t23(tally: Tally, amount: int, folder: Path) -> None:
+def silent_cluster(tally: Tally, amount: int, folder: Path) -> None:
     """Nobody of a cluster answers any more: nothing is divided by zero, its model stays, and it is reported."""
     names = [name for name in METHODS if METHODS[name].clustered]
     shared: list[str] = []
@@ -123,7 +124,7 @@ def t23(tally: Tally, amount: int, folder: Path) -> None:
     tally.figures = "parts that all clusters share move on: " + "; ".join(shared) if shared else ""
 
 
-# -- T24, T25 -----------------------------------------------------------------------------------------
+# -- what clients hold ------------------------------------------------------------------------------
 
 
 def edge(n: int, one_class: bool = False) -> Population:
@@ -149,7 +150,7 @@ EDGES: dict[str, Callable[[], tuple[Population, Any]]] = {
 }
 
 
-def t24(tally: Tally, amount: int, folder: Path) -> None:
+def few_samples(tally: Tally, amount: int, folder: Path) -> None:
     """Clients with 0 samples, 1 sample, one class; batches of 1 with BatchNorm; every method, serial and stacked."""
     cases = [(name, what, engine) for name in METHODS for what in EDGES for engine in ENGINES]
     for name, what, engine in cases[:: max(1, len(cases) // amount)]:
@@ -168,7 +169,7 @@ def same_clients() -> Population:
     return dataclasses.replace(base, train=base.train.select(everybody), test=base.test.select(everybody))
 
 
-def t25(tally: Tally, amount: int, folder: Path) -> None:
+def clients_alike(tally: Tally, amount: int, folder: Path) -> None:
     """Clients that are all alike, and updates that are all zero (cosines of 0/0); every method."""
     still = SGD(lr=0.0, batch=10)
     for name in list(METHODS)[:amount]:

@@ -6,7 +6,6 @@ import atexit
 import importlib
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -20,15 +19,13 @@ from typing import Any
 
 import torch
 
+from clusterfl.config import CheckpointConfig
 from clusterfl.data.population import Population, Shards
-from clusterfl.method import Method
-from clusterfl.methods import METHODS
-from clusterfl.parts.local import SGD
+from clusterfl.runs.checkpoint import Checkpoints
 from clusterfl.task import Task
 from clusterfl.testing import small_population, small_task
 
 TESTS = Path(__file__).parent.parent
-LOCAL = SGD(lr=0.1, batch=10)
 
 
 @dataclass
@@ -52,24 +49,9 @@ class Tally:
             self.held += 1
 
 
-@cache
-def suite() -> dict[str, Any]:
-    """The conformance suite's own small settings."""
-    return runpy.run_path(str(TESTS / "methods" / "test_conformance.py"))
-
-
-def small_method(name: str, local: SGD = LOCAL, **more: Any) -> Method[Any]:
-    cls = METHODS[name]
-    settings: dict[str, Any] = {**suite()["SETTINGS"].get(name, {}), **more}
-    if "local" in cls.__dataclass_fields__:  # type: ignore[attr-defined]
-        return cls(local=local, **settings)
-    return cls(**{**settings, "base": replace(settings["base"], local=local)})
-
-
 def task_for(population: Population, module: Any = None) -> Task:
     task = small_task() if module is None else Task(module, population.classes)
-    task.public = None if population.indicators is None else population.indicators[0]
-    return task
+    return task.with_public(None if population.indicators is None else population.indicators[0])
 
 
 def with_clients(changed: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Population:
@@ -77,6 +59,10 @@ def with_clients(changed: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> Popul
     base = small_population()
     parts = [changed.get(i, base.train.of(i)) for i in range(len(base.train))]
     return replace(base, train=Shards.from_parts(parts))
+
+
+def saver(folder: Path) -> Checkpoints:
+    return Checkpoints(folder, CheckpointConfig(), config="c", data="d", version="v")
 
 
 # -- processes ----------------------------------------------------------------------------------------
@@ -146,7 +132,8 @@ def serve() -> None:
     """The launcher's side: one order a line, one answer a line."""
     import clusterfl.commands.resume
     import clusterfl.commands.run
-    import clusterfl.results  # noqa: F401
+    import clusterfl.runs.progress
+    import clusterfl.runs.run  # noqa: F401
     from clusterfl.config import Config
 
     Config.load()  # what is imported here is not imported by every child again
@@ -226,7 +213,7 @@ def _guarded(pid: int, kill: float | None, watch: str | None) -> int:
 
 def command(*argv: str) -> int:
     """The command line, as the ``clusterfl`` script runs it."""
-    from clusterfl.cli import app
+    from clusterfl.commands.app import app
 
     app(list(argv), prog_name="clusterfl")
     return 0

@@ -1,4 +1,4 @@
-"""Files that are damaged, hostile or misspelt: T18-T21."""
+"""Files that are damaged or hostile."""
 
 from __future__ import annotations
 
@@ -21,42 +21,24 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import torch
 
-from clusterfl import codec
-from clusterfl.checkpoint import CheckpointConfig, CheckpointError, Checkpoints, Snapshot, read_snapshot
-from clusterfl.config import _TABLES, ALIASES, Config
-from clusterfl.data import readers, sources
-from clusterfl.data.own import load as load_own
-from clusterfl.data.sources import load_source
-from clusterfl.engines import Serial
-from clusterfl.errors import ClusterflError, DataError
+import clusterfl
+from clusterfl.config import Config
+from clusterfl.data import registry
+from clusterfl.data.formats import read_cifar, read_idx
+from clusterfl.data.registry import load_source
+from clusterfl.data.user_data import load as load_user_data
+from clusterfl.engines import Serial, codec
+from clusterfl.errors import DataError
 from clusterfl.loop import Schedule, Simulation
-from clusterfl.methods import METHODS
-from clusterfl.models import MODELS
-from clusterfl.results import load_models, load_modules, write_run
+from clusterfl.runs.checkpoint import CheckpointError, Snapshot, read_snapshot
+from clusterfl.runs.model_files import load_models, load_modules
 from clusterfl.testing import small_population
+from tests.methods.small import small_method
 
-from .common import Tally, small_method, task_for
+from .common import Tally, saver, task_for
+from .refusals import one_sentence, refuses
 
-
-def one_sentence(error: BaseException) -> str:
-    said = str(error)
-    assert said and "\n" not in said.strip() and "Traceback" not in said, f"not one sentence: {said[:200]!r}"
-    return said
-
-
-def refuses(f: Callable[[], Any], *words: str) -> None:
-    """``f`` ends in an error that a user can read."""
-    try:
-        f()
-    except ClusterflError as e:
-        said = one_sentence(e)
-        for word in words:
-            assert word in said, f"{word!r} is not in {said[:200]!r}"
-    else:
-        raise AssertionError("it was accepted")
-
-
-# -- T18 ----------------------------------------------------------------------------------------------
+# -- damaged checkpoints -----------------------------------------------------------------------------
 
 
 def simulation() -> Simulation:
@@ -64,11 +46,7 @@ def simulation() -> Simulation:
     return Simulation(small_method("fedper"), population, Serial(task_for(population), population), Schedule(3))
 
 
-def saver(folder: Path) -> Checkpoints:
-    return Checkpoints(folder, CheckpointConfig(), config="c", data="d", version="v")
-
-
-def t18(tally: Tally, amount: int, folder: Path) -> None:
+def damaged_checkpoint(tally: Tally, amount: int, folder: Path) -> None:
     """A flipped bit anywhere in the newest checkpoint; then other damage; the one before it is used."""
     draw, whole, sim = random.Random(18), folder / "whole", simulation()
     saved = saver(whole)
@@ -129,7 +107,7 @@ def deep() -> bytes:
     return hashlib.sha256(body).digest() + body
 
 
-# -- T19 ----------------------------------------------------------------------------------------------
+# -- hostile files -----------------------------------------------------------------------------------
 
 
 def bomb(path: Path) -> Any:
@@ -140,7 +118,7 @@ def bomb(path: Path) -> Any:
     return Bomb()
 
 
-def t19(tally: Tally, amount: int, folder: Path) -> None:
+def hostile_files(tally: Tally, amount: int, folder: Path) -> None:
     """Checkpoints, messages, models and datasets with a pickle in them: refused, and nothing in it is run."""
     mark = folder / "it was run"
     evil = pickle.dumps(bomb(mark))
@@ -169,12 +147,12 @@ def t19(tally: Tally, amount: int, folder: Path) -> None:
         boxed = np.empty(2, dtype=object)
         boxed[:] = [bomb(mark), bomb(mark)]
         np.savez(place / "a.npz", x=boxed, y=np.zeros(2, dtype=np.int64))
-        load_own(f"folder:{place}", folder)
+        load_user_data(f"folder:{place}", folder)
 
     def cifar() -> None:
         path = folder / "data_batch_1"
         path.write_bytes(pickle.dumps({b"data": bomb(mark), b"labels": [0]}, protocol=2))
-        readers.read_cifar(path, b"labels")
+        read_cifar(path, b"labels")
 
     def model() -> None:
         place = a_run(folder / "models")
@@ -204,15 +182,14 @@ def t19(tally: Tally, amount: int, folder: Path) -> None:
 def a_run(folder: Path) -> Path:
     """A small run, written."""
     small = ["rounds=1", "data.clients=4", "data.clusters=2", "data.samples=10", "data.test_samples=20"]
-    built = Config.load(None, [*small, "engine.name=serial", "method.k=2", "data.unseen=0"]).build()
-    write_run(folder, built.config, built.simulation.population, built.simulation.run())
+    clusterfl.run(Config.load(None, [*small, "engine.name=serial", "method.k=2", "data.unseen=0"]), out=folder)
     return folder
 
 
-# -- T20 ----------------------------------------------------------------------------------------------
+# -- damaged files -----------------------------------------------------------------------------------
 
 
-def t20(tally: Tally, amount: int, folder: Path) -> None:
+def damaged_files(tally: Tally, amount: int, folder: Path) -> None:
     """Datasets and models that are cut, flipped or emptied: an error that names the file, or the same samples."""
     draw, rng = random.Random(20), np.random.default_rng(0)
     x, y = rng.integers(0, 256, (40, 28, 28), dtype=np.uint8), (np.arange(40) % 10).astype(np.uint8)
@@ -230,7 +207,7 @@ def t20(tally: Tally, amount: int, folder: Path) -> None:
     run = a_run(folder / "run")
 
     def source(name: str) -> Any:
-        for cached in vars(sources).values():
+        for cached in vars(registry).values():
             if hasattr(cached, "cache_clear"):
                 cached.cache_clear()
         found = load_source(name, folder)
@@ -240,7 +217,7 @@ def t20(tally: Tally, amount: int, folder: Path) -> None:
         folder / "mnist.npz": lambda: source("mnist"),
         clients / "a.npz": lambda: source(f"folder:{clients}"),
         folder / "t.parquet": lambda: source(f"table:{folder / 't.parquet'}"),
-        folder / "x.gz": lambda: [readers.read_idx(folder / "x.gz")],
+        folder / "x.gz": lambda: [read_idx(folder / "x.gz")],
         run / "models" / "cluster-0.safetensors": lambda: [t for m in load_models(run).values() for t in m.values()],
         run / "models" / "manifest.json": lambda: [
             t for m in load_modules(run).values() for t in m.state_dict().values()
@@ -270,69 +247,3 @@ def t20(tally: Tally, amount: int, folder: Path) -> None:
                 harmless += 1
         path.write_bytes(good)
     tally.figures = f"{tally.tried - harmless} refused by name; {harmless} of no consequence, or in plain text"
-
-
-# -- T21 ----------------------------------------------------------------------------------------------
-
-
-def t21(tally: Tally, amount: int, folder: Path) -> None:
-    """Every key of the config, misspelt, of the wrong type, and (where it has one) out of its range."""
-    words = {v: k for k, v in ALIASES.items()}
-    every: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in Config.model_fields]
-    every += [(f"{t}.{f.name}", {}) for t, cls in _TABLES.items() for f in dataclasses.fields(cls)]
-    for name, cls in METHODS.items():
-        own = [f.name for f in dataclasses.fields(cls) if f.name != "local"]  # type: ignore[arg-type]
-        every += [(f"method.{words.get(n, n)}", {"method": {"name": name}}) for n in own]
-    for name, entry in MODELS.items():
-        every += [(f"model.{n}", {"model": {"name": name}}) for n in entry.params]
-    cases = every if amount >= len(every) else random.Random(21).sample(every, amount)
-    for key, base in cases:
-        for what, path, value in (
-            ("misspelt", key + "x" if len(key.split(".")[-1]) < 4 else key[:-1] + "q", 1),
-            ("of the wrong type", key, [{"a": "b"}]),
-        ):
-            with tally.case(f"{key} {what}"):
-                table = json.loads(json.dumps(base))
-                *above, last = path.split(".")
-                inner = table
-                for part in above:
-                    inner = inner.setdefault(part, {})
-                inner[last] = value
-                refuses(partial(Config.parse, table), "should", *(["did you mean"] if what == "misspelt" else []))
-    for key, value in RANGES:
-        with tally.case(f"{key}={value}"):
-            refuses(lambda key=key, value=value: Config.load(None, [f"{key}={value}"]).build(), key)
-    tally.figures = f"{len(cases)} keys"
-
-
-RANGES: list[tuple[str, Any]] = [
-    ("seed", -1),
-    ("rounds", 0),
-    ("participation", 0.0),
-    ("participation", 1.5),
-    ("eval_every", 0),
-    ("data.clients", 0),
-    ("data.clusters", 0),
-    ("data.alpha", 0.0),
-    ("data.samples", 0),
-    ("data.drift_share", 0.0),
-    ("local.lr", -0.1),
-    ("local.batch", 0),
-    ("local.epochs", 0),
-    ("local.momentum", -1.0),
-    ("method.k", 0),
-    ("method.k", 25),
-    ("engine.chunk", 0),
-    ("engine.workers", 0),
-    ("engine.clip_updates", 0.0),
-    ("checkpoint.every", -1),
-    ("checkpoint.keep", 1),
-    ("attack.share", 1.0),
-    ("attack.scale", 0.0),
-    ("privacy.clip", 0.0),
-    ("privacy.noise_multiplier", -1.0),
-    ("privacy.delta", 1.0),
-    ("rounds", "nan"),
-    ("local.lr", "nan"),
-    ("local.lr", "inf"),
-]

@@ -1,4 +1,4 @@
-"""Many clients and many rounds: T28, T29."""
+"""Many clients and many rounds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import clusterfl
 from clusterfl.config import Config
 from clusterfl.data.population import Population
+from clusterfl.loop import Callback, Moment, Outcome
 
 from .common import Tally, assert_ok, launcher
 
@@ -42,27 +44,30 @@ def bytes_of(population: Population) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
+class Peak(Callback):
+    """The most memory that a run took, until all is measured and its results are to be written."""
+
+    bytes = 0
+
+    def on_end(self, moment: Moment, outcome: Outcome) -> None:
+        self.bytes = peak()
+
+
 def crowd(clients: int, rounds: int, participation: float, out: str) -> None:
     """A checkpointed run with many clients; what it took is written to ``out``."""
-    from clusterfl.commands.common import simulate_into
-    from clusterfl.progress import display
-
     gc.collect()
     empty = resident()
     forget_peak()
     settings = [f"rounds={rounds}", f"participation={participation}", f"data.clients={clients}", "data.samples=20"]
-    built = Config.load(None, [*settings, "data.unseen=0", "engine.name=stacked", "method.name=fesem"]).build()
-    data = bytes_of(built.simulation.population)
-    folder = Path(out).parent / f"{clients} clients"
-    folder.mkdir()
-    with display(True) as shown:
-        outcome = simulate_into(folder, built, shown, "", resume=False)
-    most = peak()
-    found = {"clients": clients, "empty": empty, "data": data, "peak": most, "seconds": outcome.seconds}
+    config = Config.load(None, [*settings, "data.unseen=0", "engine.name=stacked", "method.name=fesem"])
+    top = Peak()
+    outcome = clusterfl.run(config, out=Path(out).parent / f"{clients} clients", callbacks=[top])
+    data = bytes_of(outcome.population)
+    found = {"clients": clients, "empty": empty, "data": data, "peak": top.bytes, "seconds": outcome.seconds}
     Path(out).write_text(json.dumps(found))
 
 
-def t28(tally: Tally, amount: int, folder: Path) -> None:
+def many_clients(tally: Tally, amount: int, folder: Path) -> None:
     """Ten times the clients, 1 % of them at a time: the peak of memory, data apart, within 1.3 times."""
     rounds, share = (20, 0.01) if amount >= 10_000 else (3, 0.05)
     found: list[dict[str, Any]] = []
@@ -86,30 +91,33 @@ def t28(tally: Tally, amount: int, folder: Path) -> None:
     )
 
 
+class Notes(Callback):
+    """Memory and open files along the way, as (round, bytes, files)."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.taken: list[tuple[int, int, int]] = []
+
+    def on_start(self, moment: Moment) -> None:
+        self.on_round(moment)
+
+    def on_round(self, moment: Moment) -> None:
+        if moment.round % self.every == 0:
+            gc.collect()
+            self.taken.append((moment.round, resident(), descriptors()))
+
+
 def soak(rounds: int, out: str) -> None:
     """A long run with everything switched on; memory and open files are noted along the way."""
-    from clusterfl.commands.common import simulate_into
-    from clusterfl.progress import display
-
     settings = [f"rounds={rounds}", "data.clients=4", "data.clusters=2", "data.samples=10", "data.test_samples=20"]
     settings += ["method.k=2", "data.unseen=0", "engine.name=serial", "local.epochs=1", "attack.kind=gaussian"]
-    built = Config.load(None, [*settings, "engine.clip_updates=1.0", f"eval_every={max(1, rounds // 500)}"]).build()
-    notes: list[tuple[int, int, int]] = []
-    with display(True) as shown:
-
-        def update(row: dict[str, Any]) -> None:
-            if row["round"] % max(1, rounds // 50) == 0:
-                gc.collect()
-                notes.append((row["round"], resident(), descriptors()))
-
-        shown.update = update  # type: ignore[method-assign]
-        folder = Path(out).parent / "soak"
-        folder.mkdir()
-        simulate_into(folder, built, shown, "", resume=False)
-    Path(out).write_text(json.dumps(notes))
+    settings += ["engine.clip_updates=1.0", f"eval_every={max(1, rounds // 500)}"]
+    notes = Notes(max(1, rounds // 50))
+    clusterfl.run(Config.load(None, settings), out=Path(out).parent / "soak", callbacks=[notes])
+    Path(out).write_text(json.dumps(notes.taken))
 
 
-def t29(tally: Tally, amount: int, folder: Path) -> None:
+def many_rounds(tally: Tally, amount: int, folder: Path) -> None:
     """Many rounds: memory grows by no more than the records of the rounds, and no file stays open."""
     out = folder / "soak.json"
     ended = launcher().run("load.soak", amount, str(out))

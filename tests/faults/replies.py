@@ -1,4 +1,4 @@
-"""Replies that are missing, wrong, damaged, repeated, late or out of order: T5-T8, T10-T13."""
+"""Replies that are missing, wrong, damaged, repeated, late or out of order."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from clusterfl import codec, keys
-from clusterfl.client import Call, Chunk, Fields
-from clusterfl.engines import Flaky, Serial, Wire
+from clusterfl import keys
+from clusterfl.engines import Flaky, Serial, Wire, codec
 from clusterfl.engines.base import BaseEngine
-from clusterfl.engines.flaky import Wrapper
-from clusterfl.engines.guard import Guard
+from clusterfl.engines.chunks import in_order
 from clusterfl.engines.wire import Reply
-from clusterfl.engines.worker import _rows, in_order
+from clusterfl.engines.wrappers import Wrapper
+from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import NoReplies
 from clusterfl.loop import Schedule, Simulation
+from clusterfl.message import Call, Chunk, Fields, take_rows
 from clusterfl.methods import IFCA, FedAvg
-from clusterfl.parts.robust import Rule
+from clusterfl.parts.aggregate import Krum, Mean, Median, MultiKrum, Rule, Trimmed
 from clusterfl.testing import CLIENTS, assert_equal, play, small_population, small_task, tensors
+from tests.methods.small import LOCAL, small_method
 
-from .common import LOCAL, Tally, small_method, task_for
+from .common import Tally, task_for
 
 BAD = 3  # the client that answers badly
-RULES: tuple[Rule, ...] = ("mean", "median", "trimmed", "krum", "multi-krum")
+RULES: tuple[Rule, ...] = (Mean(), Median(), Trimmed(), Krum(), MultiKrum())
 POPULATION = small_population()
 
 
@@ -50,7 +51,7 @@ class Losing(Wrapper):
             if call.server or "theta" not in chunk.fields:
                 yield chunk
             elif len(rest):
-                yield Chunk(chunk.positions[rest], {n: _rows(v, rest) for n, v in chunk.fields.items()})
+                yield Chunk(chunk.positions[rest], {n: take_rows(v, rest) for n, v in chunk.fields.items()})
 
 
 def without(method: Any, rounds: int = 1) -> Any:
@@ -63,10 +64,10 @@ def assert_finite(state: Any) -> None:
         assert not t.is_floating_point() or bool(torch.isfinite(t).all()), f"{path} is not finite"
 
 
-# -- T5 -----------------------------------------------------------------------------------------------
+# -- missing ----------------------------------------------------------------------------------------
 
 
-def t5(tally: Tally, amount: int, folder: Path) -> None:
+def cluster_vanishes(tally: Tally, amount: int, folder: Path) -> None:
     """All clients of one cluster vanish: its model stays, is called stale, and the others go on."""
     names = ("ifca", "fesem", "hypcluster", "fedds", "robust-tkm")
     for j in range(amount):
@@ -86,7 +87,7 @@ def t5(tally: Tally, amount: int, folder: Path) -> None:
             assert torch.equal(before.index, after.index) and record.logged["stale"] == 1.0
 
 
-# -- T6, T7, T8: bad content --------------------------------------------------------------------------
+# -- bad content ------------------------------------------------------------------------------------
 
 
 class Poisoned(Wrapper):
@@ -125,12 +126,12 @@ POISONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def t6(tally: Tally, amount: int, folder: Path) -> None:
+def not_finite(tally: Tally, amount: int, folder: Path) -> None:
     """NaN, Inf or one NaN in a model, under every rule of aggregation."""
     cases = [(how, rule, k) for rule in RULES for how in POISONS for k in (1, 2)][:amount]
     for how, rule, k in cases:
         method: Any = FedAvg(local=LOCAL, aggregate=rule) if k == 1 else IFCA(k=2, local=LOCAL, aggregate=rule)
-        with tally.case(f"{how}, {rule}, {method.name}"):
+        with tally.case(f"{how}, {rule.name}, {method.name}"):
             guard = guarded(Poisoned(Serial(small_task(), POPULATION), POISONS[how]))
             state = play(method, guard, rounds=1)
             assert_finite(state)
@@ -198,14 +199,14 @@ def forged(method: Any, forge: Callable[[dict[str, Any]], Any]) -> None:
     assert_equal(state, without(method), "the others by themselves")
 
 
-def t7(tally: Tally, amount: int, folder: Path) -> None:
+def wrong_shape(tally: Tally, amount: int, folder: Path) -> None:
     """Wrong, broadcastable or missing shapes, other dtypes, missing and extra keys, over the wire."""
     for how, forge in list(FORGERIES.items())[:amount]:
         with tally.case(how):
             forged(FedAvg(local=LOCAL), forge)
 
 
-def t8(tally: Tally, amount: int, folder: Path) -> None:
+def wrong_weight(tally: Tally, amount: int, folder: Path) -> None:
     """A client that says it has 0, -5, NaN, 1e12 or "many" samples."""
     claims: list[Any] = [0.0, -5.0, float("nan"), 1e12, "many"]
     for claim in claims[:amount]:
@@ -214,10 +215,10 @@ def t8(tally: Tally, amount: int, folder: Path) -> None:
             forged(FedAvg(local=LOCAL), lambda f, value=value: {**f, "n": value})
 
 
-# -- T10-T13: what the network does -------------------------------------------------------------------
+# -- what the network does --------------------------------------------------------------------------
 
 
-def t10(tally: Tally, amount: int, folder: Path) -> None:
+def damaged_messages(tally: Tally, amount: int, folder: Path) -> None:
     """Messages that are cut short or have a bit flipped: each is dropped, and the whole ones count."""
     draw = random.Random(10)
     damaged: set[int] = set()
@@ -252,7 +253,7 @@ def t10(tally: Tally, amount: int, folder: Path) -> None:
         assert wire.dropped - before == len(bad), "a damaged message was not counted"
 
 
-def t11(tally: Tally, amount: int, folder: Path) -> None:
+def repeated_messages(tally: Tally, amount: int, folder: Path) -> None:
     """Replies that come twice count once; late ones and those of the round before never count."""
     rounds = -(-amount // CLIENTS)
     method = FedAvg(local=LOCAL)
@@ -296,13 +297,13 @@ class Shuffled(Wrapper):
         for chunk in self.inner.execute(call):
             for j in range(len(chunk.positions)):
                 one = torch.tensor([j])
-                fields = {n: _rows(v, one) for n, v in chunk.fields.items()}
+                fields = {n: take_rows(v, one) for n, v in chunk.fields.items()}
                 arrived.append(Chunk(chunk.positions[one], fields))
         self.draw.shuffle(arrived)
         yield from in_order(arrived)
 
 
-def t13(tally: Tally, amount: int, folder: Path) -> None:
+def other_order(tally: Tally, amount: int, folder: Path) -> None:
     """Replies in another order: the same bits."""
     draw = random.Random(13)
     names = ("fedavg", "ifca", "fesem", "fcca", "cfl")

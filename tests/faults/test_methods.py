@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from clusterfl.checkpoint import CheckpointConfig, Checkpoints
 from clusterfl.engines import Serial, Stacked
-from clusterfl.engines.attack import Attack, AttackConfig
-from clusterfl.engines.guard import Guard
-from clusterfl.engines.privacy import PrivacyConfig, Private
-from clusterfl.engines.updates import Clip
+from clusterfl.engines.wrappers.attack import Attack, AttackConfig
+from clusterfl.engines.wrappers.clip import Clip
+from clusterfl.engines.wrappers.guard import Guard
+from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.loop import Schedule, Simulation
+from clusterfl.message import Kept
+from clusterfl.method import exchanged
 from clusterfl.methods import METHODS
 from clusterfl.testing import assert_equal, play, small_population
+from tests.methods.small import small_method
 
-from .common import small_method, task_for
+from .common import saver, task_for
 
 LIARS = torch.tensor([1, 4, 7])
 
@@ -47,29 +49,28 @@ def test_attacked_cut_and_blurred(name: str) -> None:
     engine = Clip(Guard(attacked, sample=population.train.x[0]), 5.0)
     assert_served(method, play(method, engine, rounds=2))
     assert engine.rejections() == 0
-    sends_nothing = METHODS[name].reveals == "nothing"
-    assert (int(hidden.uploads.max()) == 0) is sends_nothing, "a model is sent and was not charged"
+    kinds = [kind for fields in exchanged(method).values() for kind in fields.values()]
+    sends_nothing = all(isinstance(kind, Kept) for kind in kinds)
+    assert (int(hidden.releases.max()) == 0) is sends_nothing, "a model is sent and was not charged"
+    assert sends_nothing is (name == "local")
 
 
 @pytest.mark.parametrize("make", [Serial, Stacked])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_taken_up_from_a_checkpoint_has_the_same_bits(name: str, make: Any, tmp_path: Path) -> None:
-    """Without a kill, which T1 adds: state, what clients keep, records and outcome."""
+    """Without a kill, which kills.py adds: state, what clients keep, records and outcome."""
 
     def simulation() -> Simulation:
         population = small_population()
         return Simulation(small_method(name), population, make(task_for(population), population), Schedule(3))
 
-    def saver() -> Checkpoints:
-        return Checkpoints(tmp_path, CheckpointConfig(), config="c", data="d", version="v")
-
     whole = simulation()
     outcome = whole.run()
     first = simulation()
-    first.start(), saver().save(first)
-    first.step(), saver().save(first)
+    first.start(), saver(tmp_path).save(first)
+    first.step(), saver(tmp_path).save(first)
     second = simulation()
-    assert saver().restore(second) and second.round == 1
+    assert saver(tmp_path).restore(second) and second.round == 1
     again = second.run()
     assert_equal(whole.state, second.state, f"{name}: state")
     assert_equal(dict(whole.engine.states()), dict(second.engine.states()), f"{name}: what clients keep")

@@ -7,7 +7,6 @@ import logging
 import numpy as np
 import pytest
 import torch
-from points import LOCAL, TARGETS, TRUTH, point_task, points
 
 from clusterfl import keys
 from clusterfl.config import Config
@@ -16,6 +15,8 @@ from clusterfl.methods import AWCFL, CFL, FLHC, IFCA, MCFL, FedAvg
 from clusterfl.methods.awcfl import mix
 from clusterfl.testing import CLIENTS, assert_equal, check_same, play, small_population, small_task
 from clusterfl.tree import row
+
+from .points import LOCAL, TARGETS, TRUTH, point_task, points
 
 SMALL_IFCA = IFCA(k=2, local=LOCAL)
 

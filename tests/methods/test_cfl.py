@@ -8,11 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from points import LOCAL, TARGETS, TRUTH, point_task, points
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.client import Cohort
+from clusterfl.cohort import Cohort
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Outcome, Schedule, Simulation
@@ -22,6 +21,8 @@ from clusterfl.models import build_model
 from clusterfl.task import Task
 from clusterfl.testing import play, small_population, small_task
 from clusterfl.tree import repeat
+
+from .points import LOCAL, TARGETS, TRUTH, point_task, points
 
 EAGER = CFL(local=LOCAL, start_round=3)
 
@@ -114,8 +115,8 @@ def test_clusters_always_partition_the_clients(seed: int, rounds: int) -> None:
     n, method = 12, CFL(r1=100.0, r2=0.0, gap=None, min_size=2, start_round=0)
     task, key = small_task(), keys.key(seed)
     engine = Serial(task, small_population())
-    nobody = torch.zeros(n, dtype=torch.int64)
-    state = CFLState(repeat(task.init(key), 1), nobody, (), nobody, torch.ones(()))
+    zeros = torch.zeros(n, dtype=torch.int64)  # everybody in cluster 0, nobody through a split
+    state = CFLState(repeat(task.init(key), 1), zeros, (), zeros, torch.ones(()))
     for t in range(rounds):
         ids = keys.permutation(keys.fold_in(key, "order", t), n)[: 4 + int(keys.randint(keys.fold_in(key, t), 9))]
         moves = keys.normal(keys.fold_in(key, "moves", t), len(ids), 5)

@@ -10,7 +10,7 @@ import torch
 
 from clusterfl import keys
 from clusterfl.engines import Pool, Stacked
-from clusterfl.engines.flaky import Wrapper
+from clusterfl.engines.wrappers import Wrapper
 from clusterfl.method import Method
 from clusterfl.methods import (
     AWCFL,
@@ -27,26 +27,9 @@ from clusterfl.methods import (
     FeSEM,
     PerFedAvg,
 )
-from clusterfl.parts.local import SGD
 from clusterfl.testing import check_method, check_same, play, small_population, small_task
 
-LOCAL = SGD(lr=0.1, batch=10, epochs=1)
-SPLITTING: dict[str, object] = {"start_round": 1, "r1": 10.0, "r2": 0.0, "gap": None}  # a cut in every round
-SETTINGS: dict[str, dict[str, object]] = {
-    "ifca": {"k": 2},
-    "fesem": {"k": 2},
-    "fedds": {"k": 2, "warmup": 1},
-    "feddsmic": {"k": 2, "warmup": 1},
-    "fcca": {"k": 2, "warmup": 1, "flow_steps": 3, "blocks": 2, "hidden": 8, "draws": 16},
-    "md-icfl": {"k": 2, "samples": 2, "iterations": 5, "warmup": 0},
-    "hypcluster": {"k": 2},
-    "pfa": {"k": 2, "group_round": 1},
-    "robust-tkm": {"k": 2, "erm_epochs": 3},
-    "cfl": SPLITTING,
-    "fl-hc": {"k": 2, "start_round": 1},
-    "awcfl": {"base": IFCA(k=2, local=LOCAL)},
-    "mcfl": {"base": IFCA(k=2, local=LOCAL)},
-}
+from .small import LOCAL, SPLITTING, small_method
 
 
 class Shared(Wrapper):
@@ -64,14 +47,11 @@ def pool() -> Iterator[Pool]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_conforms(name: str, pool: Pool) -> None:
-    local = {"local": LOCAL} if "local" in METHODS[name].__dataclass_fields__ else {}  # a wrapper's base has it
-    check_method(
-        METHODS[name](**local, **SETTINGS.get(name, {})), engines={"pool": lambda task, population: Shared(pool)}
-    )
+    check_method(small_method(name), engines={"pool": lambda task, population: Shared(pool)})
 
 
 def test_ifca_with_one_cluster_is_fedavg() -> None:
-    init = {"init_from": "independent"}
+    init = {"start": "independent"}
     check_method(IFCA(k=1, local=LOCAL, **init), counterpart=FedAvg(local=LOCAL, weights="uniform"))
 
 
@@ -84,13 +64,13 @@ def test_fl_hc_with_one_cluster_is_fedavg() -> None:
 
 
 def test_feddsmic_with_one_cluster_is_per_fedavg() -> None:
-    one = FedDSMIC(k=1, local=LOCAL, init_from="independent", weights="uniform", inner_lr=0.05)
+    one = FedDSMIC(k=1, local=LOCAL, start="independent", weights="uniform", inner_lr=0.05)
     check_same(one, PerFedAvg(LOCAL, alpha=0.05))
 
 
 @pytest.mark.parametrize("wrapper", [AWCFL, MCFL])
 def test_a_wrapper_of_one_cluster_is_fedavg(wrapper: Any) -> None:
-    base = IFCA(k=1, local=LOCAL, init_from="independent")
+    base = IFCA(k=1, local=LOCAL, start="independent")
     check_same(wrapper(base), FedAvg(local=LOCAL, weights="uniform"))
 
 

@@ -8,8 +8,8 @@ import torch
 from clusterfl import keys
 from clusterfl.engines import Serial
 from clusterfl.methods import FedAvg, FedDist, FedDWS
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD, Train
+from clusterfl.parts.start import first_net
 from clusterfl.testing import check_same, play, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)

@@ -13,13 +13,14 @@ from scipy.stats import entropy
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
+from clusterfl.evaluate import personal_models
 from clusterfl.loop import Outcome, Schedule, Simulation
 from clusterfl.methods import FedAvg, FedDS, FedDSMIC
 from clusterfl.methods.feddsmic import Indicated
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.testing import assert_equal, check_same, play, small_population, small_task
 from clusterfl.tree import repeat, row
@@ -35,8 +36,7 @@ def digits(seed: int = 0, shift: str = "rotate", unseen: int = 0) -> tuple[Task,
     population = build(config, keys.key(seed))
     task = Task(build_model("mlp", population.input_shape, 10, widths=(32,)), 10)
     assert population.indicators is not None
-    task.public = population.indicators[0]
-    return task, population
+    return task.with_public(population.indicators[0]), population
 
 
 def simulate(method: Any, task: Task, population: Any, rounds: int) -> tuple[Simulation, Outcome]:
@@ -48,7 +48,7 @@ def simulate(method: Any, task: Task, population: Any, rounds: int) -> tuple[Sim
 
 
 def test_one_centre_is_fedavg() -> None:
-    one = {"k": 1, "local": LOCAL, "init_from": "independent"}
+    one = {"k": 1, "local": LOCAL, "start": "independent"}
     check_same(FedDS(**one), FedAvg(LOCAL))
     check_same(FedDS(**one, weights="uniform"), FedAvg(LOCAL, weights="uniform"))
 
@@ -60,7 +60,7 @@ def test_no_look_ahead_is_fedds() -> None:
 @BOTH
 def test_a_round_by_hand(make: Any) -> None:
     """scipy's KL and numpy's weighted means of the models that the same clients send."""
-    method = make(k=3, local=LOCAL, init_from="random-partition", warmup=0)
+    method = make(k=3, local=LOCAL, start="random-partition", warmup=0)
     task, population = small_task(), small_population()
     engine = Serial(task, population)
     state = play(method, engine, 0)
@@ -111,7 +111,7 @@ def test_the_personal_model_is_some_plain_steps_from_the_centre(steps: int) -> N
     served = method.serve(play(method, engine, 1), IDS)
     assert served.personal
     theta = row(served.models, int(served.index[0]))
-    got = engine.cohort(IDS[:1], keys.key(2)).run(method.personalise, {"theta": theta})["theta"]
+    ((_, got),) = personal_models(engine, method, replace(served, index=served.index[:1]), IDS[:1], keys.key(2))
     x, y = population.train.of(0)
     for _ in range(steps):
         g = torch.func.grad(lambda w: task.loss(w, x, y))(theta)
@@ -136,7 +136,7 @@ def test_shared_and_independent_batches_differ() -> None:
 def test_clients_stay_where_they_are_until_the_warmup_ends(make: Any) -> None:
     """From a random partition, which the answers would change at once."""
     task, population = small_task(), small_population()
-    few, none = (make(k=3, local=LOCAL, init_from="random-partition", warmup=w) for w in (2, 0))
+    few, none = (make(k=3, local=LOCAL, start="random-partition", warmup=w) for w in (2, 0))
     start = play(few, Serial(task, population), 0)
     assert play(none, Serial(task, population), 1).assign.tolist() != start.assign.tolist()
     assert play(few, Serial(task, population), 2).assign.tolist() == start.assign.tolist()
@@ -145,8 +145,7 @@ def test_clients_stay_where_they_are_until_the_warmup_ends(make: Any) -> None:
 
 @BOTH
 def test_without_public_samples_the_remedy_is_named(make: Any) -> None:
-    task, population = small_task(), small_population()
-    task.public = None
+    task, population = small_task().with_public(None), small_population()
     with pytest.raises(ValueError, match=r"task.public=None should be .* indicators = 10 \(per class\) in \[data\]"):
         play(make(k=2), Serial(task, population), 0)
 
@@ -177,7 +176,7 @@ def test_lost_newcomers_wait_in_the_first_cluster() -> None:
 def test_independent_starts_do_not_find_the_clusters() -> None:
     """Each centre answers in its own way, which its own clients keep: hardly any id changes after a few rounds."""
     task, population = digits()
-    run, outcome = simulate(FedDS(init_from="independent", local=PAPER, warmup=0), task, population, 8)
+    run, outcome = simulate(FedDS(start="independent", local=PAPER, warmup=0), task, population, 8)
     assert outcome.clusters is not None and outcome.clusters.ari < 0.7
     assert all(r.moved == 0 for r in run.records[-2:])
 
@@ -213,7 +212,7 @@ def test_a_personal_step_helps_where_labels_are_skewed() -> None:
     population = build(config, keys.key(0))
     task = Task(build_model("mlp", population.input_shape, 10, widths=(32,)), 10)
     assert population.indicators is not None
-    task.public = population.indicators[0]
+    task = task.with_public(population.indicators[0])
     method = FedDSMIC(k=1, local=PAPER, inner_lr=0.1, personal_steps=3)
     _, outcome = simulate(method, task, population, 4)
     _, plain = simulate(replace(method, inner_lr=0.0), task, population, 4)

@@ -14,8 +14,8 @@ from clusterfl.loop import Schedule, Simulation
 from clusterfl.methods import FedFomo
 from clusterfl.methods.fedfomo import Federation
 from clusterfl.models import build_model
+from clusterfl.parts.holdout import hold_out
 from clusterfl.parts.local import SGD
-from clusterfl.parts.split import hold_out
 from clusterfl.task import Task
 from clusterfl.testing import play, small_population, small_task
 from clusterfl.tree import flat, stack, vector
@@ -47,7 +47,7 @@ def test_two_rounds_by_hand() -> None:
         for i in range(12):
             x, y = population.train.of(i)
             shard = Shard(x, y, torch.arange(len(y)), len(y))
-            valid = hold_out(Client(task, shard, shard, key, least=len(y)), 0.2)[1].train
+            valid = hold_out(Client(task, shard, shard, key, smallest=len(y)), 0.2)[1].train
             xs, ys = valid.x.double().numpy(), valid.y.numpy()
             own = {n: v[i] for n, v in state.models.items()}
             got = (after.weights[i, sent[i]] - state.weights[i, sent[i]]).double().numpy()

@@ -7,10 +7,11 @@ import torch
 
 from clusterfl import keys
 from clusterfl.engines import Serial
+from clusterfl.evaluate import evaluate, score
 from clusterfl.methods import FedAvg, FedPer
 from clusterfl.methods.fedper import tail
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD
+from clusterfl.parts.start import first_net
 from clusterfl.testing import check_same, play, small_population, small_task
 from clusterfl.tree import nbytes
 
@@ -40,13 +41,13 @@ def test_a_client_serves_its_own_head_and_a_newcomer_a_tuned_one() -> None:
     task, population = small_task(), small_population()
     engine, method, ids = Serial(task, population), FedPer(LOCAL), torch.arange(12)
     state = play(method, engine, rounds=8)
-    own = engine.evaluate(method, method.serve(state, ids), ids, keys.key(0))
-    alone = engine.score(method.serve(state, ids).models, torch.zeros(12, dtype=torch.int64), ids)
-    assert float(own[:, 0].sum() / own[:, 2].sum()) > float(alone[:, 0].sum() / alone[:, 2].sum()) + 0.3
+    own = evaluate(engine, method, method.serve(state, ids), ids, keys.key(0))
+    alone = score(engine, method.serve(state, ids).models, torch.zeros(12, dtype=torch.int64), ids)
+    assert float(own.correct.sum() / own.samples.sum()) > float(alone.correct.sum() / alone.samples.sum()) + 0.3
     new = torch.arange(12, 14)
     served = method.admit(state, engine.cohort(new, keys.key(2)))
-    scores = engine.evaluate(method, served, new, keys.key(3))
-    assert float(scores[:, 0].sum() / scores[:, 2].sum()) > 0.8
+    scores = evaluate(engine, method, served, new, keys.key(3))
+    assert float(scores.correct.sum() / scores.samples.sum()) > 0.8
     assert set(engine.states()) == set(range(12))  # measuring keeps nothing
 
 

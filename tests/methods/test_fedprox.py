@@ -11,8 +11,8 @@ from clusterfl import keys
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Serial
 from clusterfl.methods import FedAvg, FedProx
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD
+from clusterfl.parts.start import first_net
 from clusterfl.testing import check_same, play, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=2, momentum=0.5)

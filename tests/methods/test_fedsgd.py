@@ -11,8 +11,8 @@ from clusterfl import keys
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Serial, Stacked
 from clusterfl.methods import FedSGD
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.testing import play, small_population, small_task
 

@@ -16,9 +16,9 @@ from clusterfl.method import Clusters
 from clusterfl.methods import FedAvg, FedProx, FeSEM
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
-from clusterfl.parts.init import first_net
 from clusterfl.parts.local import SGD
 from clusterfl.parts.match import chain, permuted
+from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.testing import assert_equal, check_method, check_same, play, small_population, small_task
 from clusterfl.tree import Tree, repeat, row, stack
@@ -41,7 +41,7 @@ def simulate(method: FeSEM, task: Task, population: Any, rounds: int) -> tuple[S
 
 
 def test_one_centre_is_fedavg_and_fedprox() -> None:
-    one = {"k": 1, "local": LOCAL, "init_from": "independent"}
+    one = {"k": 1, "local": LOCAL, "start": "independent"}
     check_same(FeSEM(**one, proximal=0.0), FedAvg(LOCAL, weights="uniform"))
     check_same(FeSEM(**one, proximal=0.0, weights="size"), FedAvg(LOCAL))
     check_same(FeSEM(**one, proximal=0.3, weights="size"), FedProx(LOCAL, mu=0.3))
@@ -54,7 +54,7 @@ def test_matched_fesem_conforms() -> None:
 @pytest.mark.parametrize("layers", ["all", "last"])
 def test_a_round_by_hand(layers: Any) -> None:
     """Numpy's nearest centres and means of the models that the same clients send."""
-    method = FeSEM(k=3, local=LOCAL, distance_layers=layers, init_from="random-partition")
+    method = FeSEM(k=3, local=LOCAL, distance_layers=layers, start="random-partition")
     task, engine = small_task(), Serial(small_task(), small_population())
     state = play(method, engine, 0)
     sent = engine.cohort(IDS, keys.key(5)).run(
@@ -97,7 +97,7 @@ def test_wrong_parameters_are_named(field: str, value: Any) -> None:
 def test_independent_starts_freeze() -> None:
     """A client starts at its own centre, far from the others: whatever it learns, no id ever changes."""
     task, population = digits()
-    run, outcome = simulate(FeSEM(init_from="independent", local=SGD(steps=20)), task, population, 8)
+    run, outcome = simulate(FeSEM(start="independent", local=SGD(steps=20)), task, population, 8)
     assert all(r.moved == 0 for r in run.records)
     assert all(r.logged["moved"] == 0 for r in run.records[1:])
     assert outcome.clusters is not None and outcome.clusters.ari < 0.3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from points import LOCAL, TARGETS, TRUTH, point_task, points
 
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
@@ -15,6 +14,8 @@ from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.task import Task
 from clusterfl.testing import check_same, play, small_population, small_task
+
+from .points import LOCAL, TARGETS, TRUTH, point_task, points
 
 SMALL = {"local": LOCAL, "start_round": 4}
 

@@ -11,9 +11,8 @@ from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.methods import IFCA, FedAvg, HypCluster
 from clusterfl.models import build_model
-from clusterfl.parts.adam import adam_towards
 from clusterfl.parts.local import SGD
-from clusterfl.parts.server import zeros
+from clusterfl.parts.server_optimizer import adam_towards, no_moments
 from clusterfl.task import Task
 from clusterfl.testing import check_method, check_same, play, small_population, small_task
 from clusterfl.tree import row
@@ -22,11 +21,11 @@ LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 
 
 def test_one_hypothesis_is_fedavg() -> None:
-    check_same(HypCluster(k=1, local=LOCAL, init_from="independent"), FedAvg(LOCAL))
+    check_same(HypCluster(k=1, local=LOCAL, start="independent"), FedAvg(LOCAL))
 
 
 def test_plain_server_steps_are_ifca() -> None:
-    check_same(HypCluster(k=2, local=LOCAL), IFCA(k=2, local=LOCAL, init_from="loss-pp", weights="size"))
+    check_same(HypCluster(k=2, local=LOCAL), IFCA(k=2, local=LOCAL, start="loss-pp", weights="size"))
 
 
 def test_half_a_step_goes_half_the_way() -> None:
@@ -42,7 +41,8 @@ def test_adam_is_torchs() -> None:
     """Three steps on two clusters, the second of which rests once."""
     task = small_task()
     centers = task.init_stack(keys.key(0), 2)
-    first, second, steps = zeros(centers, task.params), zeros(centers, task.params), torch.zeros(2, dtype=torch.int64)
+    first, second = no_moments(centers, task.params), no_moments(centers, task.params)
+    steps = torch.zeros(2, dtype=torch.int64)
     theirs = [{n: t.clone() for n, t in row(centers, k).items()} for k in range(2)]
     optimizers = [torch.optim.Adam(list(t.values()), lr=0.1, eps=1e-4) for t in theirs]
     for t in range(3):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from clusterfl import keys
-from clusterfl.client import Call
 from clusterfl.engines import Flaky, Serial
 from clusterfl.loop import Schedule, Simulation
+from clusterfl.message import Call
 from clusterfl.methods import Local
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.testing import CLIENTS, UNSEEN, assert_equal, small_population, small_task
@@ -19,7 +19,7 @@ NEW = torch.arange(CLIENTS, CLIENTS + UNSEEN)
 
 def test_a_client_trains_alone_and_sends_nothing() -> None:
     engine = Serial(small_task(), small_population())
-    sim = Simulation(LOCAL, engine.holds, engine, Schedule(rounds=3, seed=1))
+    sim = Simulation(LOCAL, engine.population, engine, Schedule(rounds=3, seed=1))
     sim.run()
     assert engine.traffic.total_up == engine.traffic.total_down == 0
     one = engine.states()[4]
@@ -31,11 +31,11 @@ def test_a_newcomer_trains_as_many_rounds_as_the_run_had() -> None:
     engine = Serial(small_task(), small_population())
     cohort = engine.cohort(NEW, keys.key(5), 3)
     LOCAL.admit(LOCAL.init(engine.task, cohort, keys.key(0)), cohort)
-    for i in NEW.tolist():
+    for j, i in enumerate(NEW.tolist()):
         theta: Tree | None = None
         for t in range(3):
             call = Call(LOCAL, "train", NEW, {}, {}, keys.fold_in(cohort.key, "call", t + 1), t)
-            me = engine.worker._client(call, i)
+            me = engine.worker._client(call, j)
             with torch.no_grad():
                 theta = sgd(me, theta or me.task.init(me.key), LOCAL.local)
         assert theta is not None
@@ -45,12 +45,12 @@ def test_a_newcomer_trains_as_many_rounds_as_the_run_had() -> None:
 def test_newcomers_do_as_well_as_the_others() -> None:
     engine = Serial(small_task(), small_population())
     method = Local(local=SGD(lr=0.1, batch=10))
-    outcome = Simulation(method, engine.holds, engine, Schedule(rounds=15)).run()
+    outcome = Simulation(method, engine.population, engine, Schedule(rounds=15)).run()
     assert outcome.unseen is not None
     assert float(outcome.unseen.mean()) > outcome.accuracy.mean - 0.1 > 0.6
 
 
 def test_newcomers_survive_drop_outs() -> None:
     engine = Flaky(Serial(small_task(), small_population()), 0.7)
-    outcome = Simulation(LOCAL, engine.holds, engine, Schedule(rounds=6)).run()
+    outcome = Simulation(LOCAL, engine.population, engine, Schedule(rounds=6)).run()
     assert outcome.unseen is not None and bool(outcome.unseen.isfinite().all())

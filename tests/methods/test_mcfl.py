@@ -13,6 +13,7 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Serial, Stacked
+from clusterfl.evaluate import personal_models
 from clusterfl.loop import Outcome, Schedule, Simulation
 from clusterfl.methods import CFL, FLHC, IFCA, MCFL, FedAvg
 from clusterfl.methods.mcfl import FEATURES, MCFLState, embedding
@@ -21,6 +22,7 @@ from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
 from clusterfl.testing import CLIENTS, check_same, play, small_population, small_task
+from clusterfl.tree import concat
 
 LOCAL = SGD(lr=0.1, batch=10)
 SMALL = IFCA(k=2, local=LOCAL)
@@ -157,9 +159,9 @@ def test_labels_of_test_samples_are_not_looked_at() -> None:
     for shift in (0, 1):
         test = population.test
         other = Population(population.train, Shards(test.x, (test.y + shift) % 3, test.rows, test.offsets), CLIENTS, 3)
-        call = Serial(small_task(), other).cohort(torch.arange(CLIENTS), keys.key(4))
-        theta = {n: t[served.index] for n, t in served.models.items()}
-        chosen.append(call.run(method.personalise, served.shared, theta=theta)["theta"])
+        engine = Serial(small_task(), other)
+        parts = personal_models(engine, method, served, torch.arange(CLIENTS), keys.key(4))
+        chosen.append(concat([models for _, models in parts]))
     for n, t in chosen[0].items():
         assert torch.equal(t, chosen[1][n])
 

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from clusterfl import keys
-from clusterfl.client import Call, Chunk
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.engines.flaky import Wrapper
+from clusterfl.engines.wrappers import Wrapper
 from clusterfl.loop import Schedule, Simulation
+from clusterfl.message import Call, Chunk
 from clusterfl.method import Single
 from clusterfl.methods import FedAvg, RobustTKM
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
+from clusterfl.parts.aggregate import Mean, Median, Rule
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
 from clusterfl.testing import assert_equal, play, small_population, small_task
@@ -27,7 +28,7 @@ LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 
 def test_one_cluster_and_the_mean_is_fedavg() -> None:
     task, population = small_task(), small_population()
-    method = RobustTKM(k=1, local=LOCAL, erm_epochs=1, aggregate="mean")
+    method = RobustTKM(k=1, local=LOCAL, erm_epochs=1, aggregate=Mean())
     start = method.init(task, Serial(task, population).cohort(torch.arange(12), keys.key(1)), keys.key(7))
     ours = play(method, Serial(task, population), 3, state=start)
     plain = play(FedAvg(LOCAL, "uniform"), Serial(task, population), 3, state=Single(row(start.centers, 0)))
@@ -77,8 +78,8 @@ class Noise(Wrapper):
             yield Chunk(chunk.positions, fields)
 
 
-@pytest.mark.parametrize("rule", ["median", "mean"])
-def test_rotations_with_attackers(rule: str) -> None:
+@pytest.mark.parametrize("rule", [Median(), Mean()], ids=lambda rule: rule.name)
+def test_rotations_with_attackers(rule: Rule) -> None:
     """One client of six in every cluster sends noise: k-means and the median do not notice, the mean does.
 
     Noise is as near to one cluster as to another, and may all go to one: only a rule that withstands nearly
@@ -91,11 +92,11 @@ def test_rotations_with_attackers(rule: str) -> None:
     honest = torch.tensor([i for i in range(24) if i not in liars])
     task = Task(build_model("mlp", population.input_shape, 10, widths=(32,)), 10)
     engine = Noise(Stacked(task, population), liars)
-    method = RobustTKM(aggregate=rule)  # type: ignore[arg-type]
+    method = RobustTKM(aggregate=rule)
     out = Simulation(method, population, engine, Schedule(5, eval_every=5)).run()
     assert clustering(out.served.index[honest], truth[honest]).ari == 1.0
     accuracy = float(out.records[-1].accuracy[honest].mean())
-    assert accuracy > 0.85 if rule == "median" else accuracy < 0.75
+    assert accuracy > 0.85 if rule == Median() else accuracy < 0.75
 
 
 def test_settings_are_checked() -> None:

@@ -20,7 +20,7 @@ RULE = SGD(lr=0.1, batch=8, steps=3)
 def client(n: int = 24) -> Client:
     x, y = keys.normal(keys.key(1), n, WIDTH), torch.arange(n) % CLASSES
     shard = Shard(x, y, torch.arange(n), n)
-    return Client(small_task(), shard, shard, keys.key(2), least=n)
+    return Client(small_task(), shard, shard, keys.key(2), smallest=n)
 
 
 def exact(task: Task, theta: Tree, first: Batch, batch: Batch, rate: float, *, second: bool) -> Tree:

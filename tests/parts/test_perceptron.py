@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,14 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from clusterfl import keys
-from clusterfl.client import Batch, Client, Shard
+from clusterfl.client import Batch
+from clusterfl.engines.chunks import Plan
 from clusterfl.engines.serial import Serial
-from clusterfl.engines.worker import Plan
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.models import build_model
 from clusterfl.models.layers import dense
 from clusterfl.parts import perceptron
-from clusterfl.parts.local import SGD, Losses, gradient, sgd
+from clusterfl.parts.local import SGD, Losses
 from clusterfl.task import Task
 from clusterfl.testing import assert_close, play, small_population
 from clusterfl.tree import row
@@ -113,21 +111,6 @@ def test_training_is_that_of_autograd(rule: SGD) -> None:
             ends.append(play(FedAvg(local=rule), Serial(task, population, plan)))
     for other in ends[1:]:
         assert_close(ends[0], other, "training", 1e-5)
-
-
-def test_only_some_parameters_move() -> None:
-    task = Task(build_model("mlp", (3,), 2, widths=[4]), 2)
-    shard = Shard(torch.randn(6, 3), torch.arange(6) % 2, torch.arange(6), 6)
-    me = Client(task, shard, shard, keys.key(0), least=6)
-    theta = task.init(keys.key(1))
-    after = sgd(me, theta, SGD(lr=0.5, batch=3), only=task.head)
-    assert {n for n, t in theta.items() if not torch.equal(t, after[n])} == set(task.head)
-
-    def slowly(me: Client, theta: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        return gradient(me, theta, batch)
-
-    by_hand: Any = sgd(me, theta, SGD(lr=0.5, batch=3), slowly, only=task.head)
-    assert_close(after, by_hand, "head", 1e-6)
 
 
 @pytest.mark.parametrize("widths", [[], [5], [6, 4]])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.models import Flow
-from clusterfl.parts.similarity import align, between, by_cluster, look, similarity
+from clusterfl.parts.similarity import keep_names, mean_by_cluster, pairwise, signature, similarity
 from clusterfl.tree import Tree
 
 FLOW, CLIENTS, DRAWS = Flow(4, 3, blocks=2, hidden=8), 4, 12
@@ -36,7 +36,7 @@ def generated(theta: Tree, half: int, label: int) -> np.ndarray:
 
 def test_b_is_the_mean_cosine_over_all_pairs_of_draws() -> None:
     clients = flows()
-    b, p, s = similarity(torch.stack([look(FLOW, theta, EPS) for theta in clients]))
+    b, p, s = similarity(torch.stack([signature(FLOW, theta, EPS) for theta in clients]))
     assert b.shape == (FLOW.classes, CLIENTS, CLIENTS)
     for y in range(FLOW.classes):
         first = [generated(theta, 0, y) for theta in clients]
@@ -54,16 +54,16 @@ def test_all_pairs_and_the_papers_paired_draws_agree() -> None:
     """Eq. 4 pairs the draws of eps1 and eps2 one by one; its mean is the same, only noisier."""
     eps = keys.normal(keys.key(5), 2, 20_000, FLOW.dim)
     clients = flows()[:2]
-    b = similarity(torch.stack([look(FLOW, theta, eps) for theta in clients])).b
+    b = similarity(torch.stack([signature(FLOW, theta, eps) for theta in clients])).b
     onehot = torch.eye(FLOW.classes)[1].expand(eps.shape[1], -1)
     u, v = (FLOW.inverse(theta, e, onehot) for theta, e in zip(clients, eps, strict=True))
     paired = torch.nn.functional.cosine_similarity(u, v, dim=1).double()
     assert abs(paired.mean() - b[1, 0, 1]) < 5 * paired.std() / eps.shape[1] ** 0.5
 
 
-def test_between_is_the_symmetric_mean_over_labels() -> None:
-    looks = torch.stack([look(FLOW, theta, EPS) for theta in flows()])
-    found, alike = similarity(looks), between(looks)
+def test_pairwise_is_the_symmetric_mean_over_labels() -> None:
+    signatures = torch.stack([signature(FLOW, theta, EPS) for theta in flows()])
+    found, alike = similarity(signatures), pairwise(signatures)
     assert torch.equal(alike, alike.T)
     for i in range(CLIENTS):
         for j in range(CLIENTS):
@@ -74,13 +74,13 @@ def test_between_is_the_symmetric_mean_over_labels() -> None:
 def test_a_flow_that_knows_nothing_is_like_nobody() -> None:
     nothing = {n: torch.zeros_like(t) for n, t in FLOW.init(keys.key(0)).items()}
     eps = keys.normal(keys.key(6), 2, 4_000, FLOW.dim)
-    b = similarity(torch.stack([look(FLOW, theta, eps) for theta in (nothing, *flows())])).b
+    b = similarity(torch.stack([signature(FLOW, theta, eps) for theta in (nothing, *flows())])).b
     assert b[:, 0].abs().max() < 0.05 < b[:, 1:, 1:].abs().max()
 
 
-def test_by_cluster() -> None:
+def test_mean_by_cluster() -> None:
     alike = torch.tensor([[1.0, 0.5, -0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
-    got = by_cluster(alike, torch.tensor([0, 0, 2]), 3)
+    got = mean_by_cluster(alike, torch.tensor([0, 0, 2]), 3)
     torch.testing.assert_close(got, torch.tensor([[0.75, -1.0, -0.5], [0.75, -1.0, 0.0]], dtype=torch.float64))
 
 
@@ -90,10 +90,10 @@ ids = st.integers(1, 4).flatmap(
 
 
 @given(ids)
-def test_align_only_renames_and_keeps_as_many_as_can_be(drawn: tuple[int, list[tuple[int, int]]]) -> None:
+def test_keeping_names_only_renames_and_keeps_as_many_as_can_be(drawn: tuple[int, list[tuple[int, int]]]) -> None:
     k, pairs = drawn
     found, before = torch.tensor(pairs).T
-    named = align(found, before, k)
+    named = keep_names(found, before, k)
     assert len({(a, b) for a, b in zip(found.tolist(), named.tolist(), strict=True)}) == len(found.unique())
     assert len(named.unique()) == len(found.unique())
     best = max(int((torch.tensor(names)[found] == before).sum()) for names in permutations(range(k)))

@@ -1,0 +1,228 @@
+"""One typed config: everything that decides a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, ValidationInfo, field_validator
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.config import tables
+from clusterfl.config.errors import UnknownKey, choice, naming, sentence
+from clusterfl.config.methods import check_k, read_method, switched, write_method
+from clusterfl.config.overrides import DEMO, changes_of, merged, put, read_toml
+from clusterfl.config.tables import Table, as_table
+from clusterfl.data.config import DataConfig
+from clusterfl.data.population import Population
+from clusterfl.data.scenario import build
+from clusterfl.engines.config import EngineConfig
+from clusterfl.engines.device import check_device
+from clusterfl.engines.wrappers.attack import AttackConfig, attackers, flip_labels
+from clusterfl.engines.wrappers.privacy import PrivacyConfig
+from clusterfl.errors import ConfigError
+from clusterfl.fields import at_least, option
+from clusterfl.method import Method
+from clusterfl.methods import METHODS
+from clusterfl.models import MODELS
+from clusterfl.parts.local import SGD
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """The ``[checkpoint]`` table."""
+
+    every: int = option(1, "rounds between checkpoints; 0: none")
+    keep: int = option(2, "how many stay")
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "every")
+        if self.keep < 2:
+            raise ValueError(f"keep={self.keep} should be at least 2: a damaged one needs one before it")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The ``[model]`` table: a name, and that model's own parameters."""
+
+    name: str = "mclr"
+    params: Table = field(default_factory=dict)
+
+    @staticmethod
+    def read(table: Mapping[str, Any]) -> ModelConfig:
+        given = dict(table)
+        name = choice("model.name", given.pop("name", ModelConfig.name), MODELS, "a known model")
+        entry = MODELS[name]
+        hints, params = tables.hints_of(entry.builder), dict(entry.params)
+        for key, value in given.items():
+            if key not in params:
+                raise UnknownKey("model", key, value, ["name", *params])
+            params[key] = tables.value_of(hints[key], value, f"model.{key}")
+        return ModelConfig(name, params)
+
+    def write(self) -> Table:
+        return {"name": self.name, **tables.plain(self.params)}
+
+
+class Config(BaseModel):
+    """Everything that decides a run. Equal configs give equal results, bit for bit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    seed: int = Field(0, ge=0, description="of the data, the start, the sampling and the training")
+    rounds: int = Field(20, ge=1, description="communication rounds")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients asked in a round")
+    eval_every: int = Field(1, ge=1, description="rounds between measurements; the last round is always measured")
+    device: str = Field("cpu", description="where clients compute, as PyTorch calls it")
+    data: InstanceOf[DataConfig] = Field(default_factory=DataConfig)
+    model: InstanceOf[ModelConfig] = Field(default_factory=lambda: ModelConfig.read({}))
+    local: InstanceOf[SGD] = Field(default_factory=SGD)
+    method: InstanceOf[Method[Any]] = Field(default_factory=dict, validate_default=True)
+    methods: dict[str, Table] = Field(default_factory=dict, description="parameters of other methods, for compare")
+    engine: InstanceOf[EngineConfig] = Field(default_factory=EngineConfig)
+    checkpoint: InstanceOf[CheckpointConfig] = Field(default_factory=CheckpointConfig)
+    attack: InstanceOf[AttackConfig] = Field(default_factory=AttackConfig)
+    privacy: InstanceOf[PrivacyConfig] = Field(default_factory=PrivacyConfig)
+
+    # -- from tables ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(
+        path: str | Path | None = None,
+        overrides: Iterable[str] = (),
+        *,
+        seed: int | None = None,
+        data_root: str | Path | None = None,
+    ) -> Config:
+        """The config of a file (None: the demo) with ``a.b=c`` overrides on top."""
+        table = read_toml(Path(path) if path is not None else DEMO)
+        changes = changes_of(overrides)
+        if seed is not None:
+            changes["seed"] = seed
+        if data_root is not None:
+            put(changes, ["data", "root"], str(data_root))
+        for kind, default in (("method", "ifca"), ("model", ModelConfig.name)):
+            before, chosen = table.get(kind), changes.get(kind)
+            name = chosen.get("name") if isinstance(chosen, dict) else None
+            if isinstance(name, str) and name != (before.get("name", default) if isinstance(before, dict) else default):
+                # the file's parameters were another's
+                table[kind] = switched(table, name) if kind == "method" else {"name": name}
+        return Config.parse(merged(table, changes))
+
+    @staticmethod
+    def parse(table: Mapping[str, Any]) -> Config:
+        """The config of a nested table; ConfigError, in one sentence, for the first thing that is wrong."""
+        try:
+            return Config(**table)
+        except UnknownKey as e:
+            raise e.elsewhere(known_keys()) from None
+        except ValidationError as e:
+            error = e.errors()[0]
+            if error["type"] == "extra_forbidden":
+                path = ".".join(str(part) for part in error["loc"])
+                unknown = UnknownKey("", path, error["input"], Config.model_fields)
+                raise unknown.elsewhere(known_keys()) from None
+            raise ConfigError(sentence(error)) from None
+
+    @field_validator("data", "local", "engine", "model", "checkpoint", "attack", "privacy", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        kind = {**_TABLES, "model": ModelConfig}[info.field_name]
+        if isinstance(value, kind):
+            return value
+        table = as_table(value, info.field_name)
+        return ModelConfig.read(table) if kind is ModelConfig else tables.read(kind, table, info.field_name)
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _read_method(cls, value: Any, info: ValidationInfo) -> Any:
+        local = info.data.get("local", SGD())
+        return value if isinstance(value, Method) else read_method(value, "method", local)
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _check_methods(cls, value: Any) -> Any:
+        for name, table in as_table(value, "methods").items():
+            choice("methods", name, METHODS, "the names of known methods")
+            read_method({**as_table(table, f"methods.{name}"), "name": name}, f"methods.{name}", SGD())
+        return value
+
+    def model_post_init(self, context: Any) -> None:
+        check_device(self.device)
+        if self.data.clients:
+            check_k(self.method, self.data.clients)
+
+    # -- to tables -----------------------------------------------------------------------------------
+
+    def table(self) -> Table:
+        """The nested table that :meth:`parse` turns back into this config."""
+        scalars = {n: getattr(self, n) for n in ("seed", "rounds", "participation", "eval_every", "device")}
+        written = {
+            **scalars,
+            "data": tables.write(self.data),
+            "model": self.model.write(),
+            "local": tables.write(self.local),
+            "method": write_method(self.method),
+            "engine": tables.write(self.engine),
+            "checkpoint": tables.write(self.checkpoint),
+            "attack": tables.write(self.attack),
+            "privacy": tables.write(self.privacy),
+        }
+        return {**written, "methods": self.methods} if self.methods else written
+
+    def toml(self) -> str:
+        return tomli_w.dumps(self.table())
+
+    def digest(self) -> str:
+        """SHA-256 of what a resumed run may not change: all but its length and how it is carried out."""
+        fixed = {k: v for k, v in self.table().items() if k not in ("rounds", "checkpoint", "methods")}
+        fixed["engine"] = {k: v for k, v in fixed["engine"].items() if k not in ("workers", "address")}
+        return hashlib.sha256(tomli_w.dumps(fixed).encode()).hexdigest()
+
+    # -- variations and the run ----------------------------------------------------------------------
+
+    def with_method(self, name: str) -> Config:
+        """The same run with another method: its ``[methods.name]`` table, and this one's ``k`` if it has a k."""
+        if name == self.method.name:
+            return self
+        return Config.parse({**self.table(), "method": switched(self.table(), name)})
+
+    def with_seed(self, seed: int) -> Config:
+        return Config.parse({**self.table(), "seed": seed})
+
+    # -- the clients that it describes ---------------------------------------------------------------
+
+    def population(self) -> Population:
+        """The clients and their data; attackers who flip labels have flipped them."""
+        with naming("data"):
+            made = build(self.data, keys.fold_in(keys.key(self.seed), "data"))
+        return flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made
+
+    def attackers(self, population: Population) -> Tensor:
+        """The ids of the clients that lie."""
+        with naming("attack"):
+            return attackers(self.attack, population, keys.fold_in(keys.key(self.seed), "attack"))
+
+
+def known_keys() -> dict[str, str]:
+    """Every key's last part and its dotted path; keys of methods and models count only where they apply."""
+    places = {f.name: f"{table}.{f.name}" for table, cls in _TABLES.items() for f in dataclasses.fields(cls)}
+    places.pop("name", None)
+    return places | {"k": "method.k", "start": "method.start"} | {name: name for name in Config.model_fields}
+
+
+_TABLES: dict[str, Any] = {
+    "attack": AttackConfig,
+    "privacy": PrivacyConfig,
+    "engine": EngineConfig,
+    "data": DataConfig,
+    "local": SGD,
+    "checkpoint": CheckpointConfig,
+}

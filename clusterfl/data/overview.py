@@ -1,0 +1,38 @@
+"""What a population gives each client, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterfl.data.population import Population
+
+
+def overview(population: Population) -> dict[str, Any]:
+    """Counts, as JSON: one entry per client."""
+    truth = population.truth
+    clients = []
+    for i in range(len(population.train)):
+        _, y = population.train.of(i)
+        counts = y.bincount(minlength=population.classes).tolist()
+        clients.append(
+            {
+                "client": i,
+                "train": len(y),
+                "test": int(population.test.sizes[i]),
+                "labels": counts,
+                "true_cluster": None if truth is None else int(truth[i]),
+                "unseen": i >= population.clients,
+            }
+        )
+    return {
+        "data": population.name,
+        "clients": population.clients,
+        "unseen": population.unseen,
+        "classes": population.classes,
+        "input_shape": list(population.input_shape),
+        "true_clusters": population.true_clusters,
+        "soft_truth": population.soft_truth,
+        "sha256": population.digest,
+        "notes": list(population.notes),
+        "per_client": clients,
+    }

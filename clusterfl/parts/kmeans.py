@@ -1,0 +1,96 @@
+"""k-means over the rows of a matrix: plain, with many restarts, and with robust centres."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.keys import Key
+from clusterfl.parts.distances import squared_distances
+from clusterfl.parts.robust import liars, trimmed_mean
+
+log = logging.getLogger(__name__)
+
+MANY = 4_000_000  # numbers, from which single precision has to do
+
+
+def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
+    """k-means labels of the rows; the restart with the least inertia wins.
+
+    Many more columns than rows are first rotated into the rows' own space (distances are unchanged).
+    """
+    if k == 1:
+        return torch.zeros(len(points), dtype=torch.int64)
+    from sklearn.cluster import KMeans  # here, so that worker processes start without scikit-learn
+    from sklearn.exceptions import ConvergenceWarning
+
+    wide, many = points.shape[1] > 2 * len(points), points.numel() > MANY
+    # thousands of clients: single precision, and no copies that nobody needs
+    x = points.to(torch.float32 if many and not wide else torch.float64, copy=True).numpy()
+    del points
+    x -= x.mean(axis=0)
+    if wide:
+        left, scale, _ = np.linalg.svd(x, full_matrices=False)
+        x = left * scale
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = KMeans(k, n_init=restarts, random_state=keys.seed32(key), copy_x=False).fit_predict(x)
+    if len(np.unique(found)) < k:
+        log.warning("k=%d: so few clients differ that only %d clusters have any", k, len(np.unique(found)))
+    return torch.as_tensor(found, dtype=torch.int64)
+
+
+def trimmed_kmeans(
+    points: Tensor, k: int, key: Key, *, attackers: float = 0.2, seedings: int = 100, iterations: int = 50
+) -> tuple[Tensor, Tensor]:
+    """Lloyd's algorithm with robust centres: labels ``[m]`` and centres ``[k, P]``.
+
+    The share ``attackers`` of the points that is farthest from all centres moves none of them, and of the
+    others the same share of every coordinate is cut from each end. The start is the best of many k-means++
+    seedings, by the distances of the points that are kept: a seed on an outlier does not pay.
+    """
+    squares = squared_distances(points, points)
+    kept = len(points) - liars(attackers, len(points))
+    best, least = torch.arange(k), torch.inf
+    for draws in keys.uniform(key, seedings, k).double():
+        seeds = _plus_plus(squares, kept, draws)
+        cost = float(squares[:, seeds].min(dim=1).values.sort().values[:kept].sum())
+        if cost < least:
+            best, least = seeds, cost
+    centers, scores = points[best], squares[:, best]
+    labels = scores.argmin(dim=1)
+    for _ in range(iterations):
+        near = scores.min(dim=1).values.argsort(stable=True)[:kept].sort().values
+        members = [near[labels[near] == j] for j in range(k)]
+        centers = torch.stack([_center(points[at], centers[j], attackers) for j, at in enumerate(members)])
+        scores = squared_distances(points, centers)
+        before, labels = labels, scores.argmin(dim=1)
+        if torch.equal(before, labels):
+            break
+    return labels, centers
+
+
+def _plus_plus(squares: Tensor, kept: int, draws: Tensor) -> Tensor:
+    """k-means++ among the points themselves: the next seed is drawn by its squared distance to the nearest.
+
+    No distance counts for more than the ``kept``-th, or outliers would always be drawn.
+    """
+    last = len(squares) - 1
+    seeds = [min(int(draws[0] * len(squares)), last)]
+    far = squares[:, seeds[0]]
+    for draw in draws[1:]:
+        mass = far.clamp(max=float(far.kthvalue(kept).values)).cumsum(dim=0)
+        seeds.append(min(int(torch.searchsorted(mass, draw * mass[-1], right=True)), last))
+        far = torch.minimum(far, squares[:, seeds[-1]])
+    return torch.tensor(seeds)
+
+
+def _center(members: Tensor, old: Tensor, attackers: float) -> Tensor:
+    if not len(members):
+        return old
+    return trimmed_mean({"": members}, liars(attackers, len(members)))[""]

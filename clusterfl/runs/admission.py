@@ -1,0 +1,72 @@
+"""New clients for a trained run: its method admits them, as it would on real devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from clusterfl import keys
+from clusterfl.config import Config
+from clusterfl.data.population import Population
+from clusterfl.data.scenario import build
+from clusterfl.errors import ConfigError
+from clusterfl.evaluate import evaluate, personal_models
+from clusterfl.method import NotDefined
+from clusterfl.runs.checkpoint import newest_snapshot
+from clusterfl.runs.setup import prepare
+from clusterfl.tree import row
+
+
+def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: Path | None = None) -> dict[str, Any]:
+    """Cluster, accuracy and (in ``out``) personal model of every new client."""
+    if not (run / "config.toml").exists():
+        raise ConfigError(f"{run} should be the folder of a run, with a config.toml")
+    config = Config.load(run / "config.toml", data_root=data_root)
+    snapshot = newest_snapshot(run)
+    population, ids = newcomers(config, data)
+    method, root = config.method, keys.key(config.seed)
+    with prepare(config, population).engine() as engine:
+        cohort = engine.cohort(ids, keys.fold_in(root, "admit"), snapshot.round)
+        try:
+            served = method.admit(snapshot.state, cohort)
+        except NotDefined as e:
+            raise ConfigError(f"method={method.name!r} should be one that admits clients: {e}") from e
+        tested = ids[population.test.sizes[ids] > 0]
+        key = keys.fold_in(root, "unseen")
+        scores = evaluate(engine, method, served, ids, key, snapshot.round)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            for some, models in personal_models(engine, method, served, ids, key, snapshot.round):
+                for j, i in enumerate(some.tolist()):
+                    save_file({n: t.contiguous() for n, t in row(models, j).items()}, out / f"client-{i}.safetensors")
+    accuracy = scores.accuracy.tolist()
+    truth = population.truth
+    clients = [
+        {
+            "client": i,
+            "cluster": int(served.index[j]),
+            "accuracy": accuracy[j] if scores.samples[j] > 0 else None,
+            "samples": int(population.train.sizes[i]),
+            "true_cluster": None if truth is None else int(truth[i]),
+        }
+        for j, i in enumerate(ids.tolist())
+    ]
+    known = [c["accuracy"] for c in clients if c["accuracy"] is not None]
+    mean = sum(known) / len(known) if len(tested) else None
+    return {"method": method.name, "round": snapshot.round, "accuracy_mean": mean, "clients": clients}
+
+
+def newcomers(config: Config, data: str | None) -> tuple[Population, torch.Tensor]:
+    """The new clients and their ids: those of ``data``, or the run's own unseen ones."""
+    if data is None:
+        population = config.population()
+        if not population.unseen:
+            raise ConfigError("data.unseen=0: the run has no unseen clients; name new ones with --data folder:PATH")
+        return population, torch.arange(population.clients, len(population.train))
+    natural = replace(config.data, source=data, split="natural", shift="none", clients=0, unseen=0, test="own")
+    population = build(natural, keys.fold_in(keys.key(config.seed), "newcomers"))
+    return population, torch.arange(population.clients)

@@ -1,0 +1,179 @@
+"""A run that cannot be lost: checkpoints that are whole or absent, and a journal of what was measured.
+
+``DIR/checkpoints/round-000012.ckpt`` holds everything that the next round needs, as one checksummed
+message (codec). It is written to a temporary file, synced and renamed, and the folder is synced; the last
+two are kept, so that a damaged one costs a round, not the run. ``records.log`` grows by one checksummed
+entry a round; a resume cuts it back to the checkpoint's round.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterfl.config import CheckpointConfig
+from clusterfl.engines import codec
+from clusterfl.errors import ClusterflError
+from clusterfl.loop import Record, Simulation
+from clusterfl.method import State
+from clusterfl.runs.files import append, read_bounded, write_whole
+
+log = logging.getLogger(__name__)
+
+FORMAT = 2
+LARGEST = 1 << 36  # bytes of a checkpoint: a file larger than this is none
+
+
+class CheckpointError(ClusterflError):
+    """A checkpoint that is missing, damaged or belongs to another run."""
+
+
+@dataclass(frozen=True)
+class Snapshot(State):
+    """All that a run is, between two rounds."""
+
+    format: int
+    version: str  # of the program that wrote it
+    config: str  # digest of what may not change
+    data: str  # digest of the population
+    round: int
+    state: Any
+    kept: Any  # client id -> what it keeps
+    traffic: dict[str, dict[str, int]]  # bytes down, up and by field
+    account: Any  # privacy: releases of each client, or None
+
+
+class Checkpoints:
+    """The checkpoints of one run's folder."""
+
+    def __init__(self, folder: Path, rule: CheckpointConfig, *, config: str, data: str, version: str) -> None:
+        self.folder = folder / "checkpoints"
+        self.config, self.data, self.version = config, data, version
+        self.every, self.keep = rule.every, rule.keep
+
+    def save(self, sim: Simulation) -> None:
+        """Writes the journal's new entry and, every few rounds, a checkpoint."""
+        if not self.every:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._journal(sim.records[-1])
+        if sim.round % self.every and sim.round != sim.schedule.rounds:
+            return
+        snapshot = Snapshot(
+            FORMAT,
+            self.version,
+            self.config,
+            self.data,
+            sim.round,
+            sim.state,
+            sim.engine.states(),
+            asdict(sim.engine.traffic),
+            sim.engine.account(),
+        )
+        write_whole(self.folder / f"round-{sim.round:06d}.ckpt", codec.pack(snapshot))
+        for old in self._files()[: -self.keep]:
+            old.unlink()
+
+    def restore(self, sim: Simulation) -> bool:
+        """Puts the newest whole checkpoint into ``sim``; False where there is none at all."""
+        files = self._files()
+        for path in reversed(files):
+            try:
+                snapshot = read_snapshot(path)
+                records = list(self._records(snapshot.round))
+            except CheckpointError as e:
+                log.warning("%s; the one before it is used", e)
+                continue
+            self._check(path, snapshot)
+            sim.state, sim.round, sim.records = snapshot.state, snapshot.round, records
+            sim.engine.set_states(snapshot.kept)
+            sim.engine.set_account(snapshot.account)
+            for direction, counted in snapshot.traffic.items():
+                getattr(sim.engine.traffic, direction).update(counted)
+            self._cut_journal(snapshot.round)
+            return True
+        if files:
+            raise CheckpointError(f"no checkpoint in {self.folder} can be read; the run has to be started again")
+        self._log.unlink(missing_ok=True)
+        return False
+
+    def _check(self, path: Path, snapshot: Snapshot) -> None:
+        for what, mine, its in (("config", self.config, snapshot.config), ("data", self.data, snapshot.data)):
+            if mine != its:
+                raise CheckpointError(f"{path.name} was written with another {what}; resume it with the same one")
+        if snapshot.version != self.version:
+            log.warning("%s was written by version %s: the last bits may differ", path.name, snapshot.version)
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("round-*.ckpt"))
+
+    # -- the journal of records -----------------------------------------------------------------------
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "records.log"
+
+    def _journal(self, record: Record) -> None:
+        entry = codec.pack(record)
+        append(self._log, struct.pack("<Q", len(entry)) + entry)
+
+    def _entries(self) -> Iterator[tuple[int, bytes]]:
+        """(where it ends, entry), up to the first that is not whole."""
+        if not self._log.exists():
+            return
+        data, at = self._log.read_bytes(), 0
+        while at + 8 <= len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            if at + 8 + length > len(data):
+                return
+            yield at + 8 + length, data[at + 8 : at + 8 + length]
+            at += 8 + length
+
+    def _records(self, last: int) -> Iterator[Record]:
+        wanted = 0
+        for _, entry in self._entries():
+            if wanted > last:
+                return
+            try:
+                record = codec.unpack(entry)
+            except ValueError as e:
+                raise CheckpointError(f"{self._log.name} is damaged at round {wanted} ({e})") from e
+            if not isinstance(record, Record) or record.round != wanted:
+                raise CheckpointError(f"{self._log.name} has something else in place of round {wanted}")
+            wanted += 1
+            yield record
+        if wanted <= last:
+            raise CheckpointError(f"{self._log.name} ends before round {last}")
+
+    def _cut_journal(self, last: int) -> None:
+        """Drops what was measured after the checkpoint: those rounds are run again."""
+        ends = [end for end, _ in self._entries()]
+        with self._log.open("r+b") as f:
+            f.truncate(ends[last])
+            os.fsync(f.fileno())
+
+
+def newest_snapshot(folder: Path) -> Snapshot:
+    """The newest whole checkpoint of a run's folder."""
+    for path in sorted((folder / "checkpoints").glob("round-*.ckpt"), reverse=True):
+        try:
+            return read_snapshot(path)
+        except CheckpointError as e:
+            log.warning("%s; the one before it is used", e)
+    raise CheckpointError(f"{folder} should hold a checkpoint; run it with checkpoint.every of at least 1")
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """A checkpoint's content; CheckpointError, in one sentence, for anything that is not one."""
+    try:
+        snapshot = codec.unpack(read_bounded(path, LARGEST))
+    except (ValueError, OSError, ClusterflError) as e:
+        raise CheckpointError(f"checkpoint {path.name} is damaged ({e})") from e
+    if not isinstance(snapshot, Snapshot) or snapshot.format != FORMAT:
+        raise CheckpointError(f"checkpoint {path.name} should have format {FORMAT}, written by another version")
+    return snapshot

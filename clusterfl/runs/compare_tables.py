@@ -1,0 +1,103 @@
+"""A comparison as a table: aligned text, Markdown, CSV. A cell is a mean ± a standard deviation over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from clusterfl.runs.compare import REACHED, figures
+
+HEAD = ("method", "accuracy", "worst 5", "ARI", "clusters", "settled", "unseen", "MB up", "MB down", "seconds")
+ATTACKED = ("method", "honest", "worst cluster", "ARI honest", "clusters", "rejected", "MB up", "MB down", "seconds")
+
+
+def head(result: dict[str, Any]) -> list[str]:
+    names = list(ATTACKED if result["attack"] else HEAD)
+    return names if result["reach"] is None else [*names, f"MB to {100 * result['reach']:g} %"]
+
+
+def cells(entry: dict[str, Any], result: dict[str, Any]) -> list[str]:
+    line = _cells(entry, attacked=bool(result["attack"]))
+    return line if result["reach"] is None else [*line, reached(entry)]
+
+
+def reached(entry: dict[str, Any]) -> str:
+    """The traffic of the seeds that got there, and how many those are where it is not all."""
+    got, there = entry[REACHED], sum(run[REACHED] is not None for run in entry["runs"])
+    if got is None:
+        return "-"
+    some = "" if there == len(entry["runs"]) else f" ({there} of {len(entry['runs'])})"
+    return f"{got['mean'] * 1e-6:.2f} ± {got['std'] * 1e-6:.2f}{some}"
+
+
+def _cells(entry: dict[str, Any], *, attacked: bool) -> list[str]:
+    def pair(figure: str, scale: float = 1.0, digits: int = 2) -> str:
+        got = entry[figure]
+        return "-" if got is None else f"{got['mean'] * scale:.{digits}f} ± {got['std'] * scale:.{digits}f}"
+
+    def mean(figure: str, scale: float = 1.0) -> str:
+        return f"{entry[figure]['mean'] * scale:.2f}"
+
+    if attacked:
+        return [
+            entry["method"],
+            pair("accuracy_honest", 100),
+            pair("accuracy_worst_cluster", 100),
+            pair("ari_honest"),
+            pair("clusters_found", digits=1),
+            pair("rejected", digits=1),
+            mean("bytes_up", 1e-6),
+            mean("bytes_down", 1e-6),
+            pair("seconds", digits=1),
+        ]
+    return [
+        entry["method"],
+        pair("accuracy_mean", 100),
+        pair("accuracy_bottom5", 100),
+        pair("ari"),
+        pair("clusters_found", digits=1),
+        pair("settled", digits=1),
+        pair("unseen_accuracy", 100),
+        mean("bytes_up", 1e-6),
+        mean("bytes_down", 1e-6),
+        pair("seconds", digits=1),
+    ]
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """An aligned table; the same on a terminal and in a file."""
+    lines = [head(result), *(cells(entry, result) for entry in result["methods"])]
+    widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
+    rule = "  ".join("-" * w for w in widths)
+    body = [
+        "  ".join(
+            cell.ljust(w) if j == 0 else cell.rjust(w) for j, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    title = f"{result['data']}: {result['rounds']} rounds, mean ± standard deviation over {len(result['seeds'])} seeds"
+    if result["attack"]:
+        attack = result["attack"]
+        title += (
+            f"\n{attack['kind']} by {attack['share']:.0%} of the clients ({attack['where']}); figures of the others"
+        )
+    return "\n".join([title, "", body[0], rule, *body[1:]])
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    names = head(result)
+    rows = [cells(entry, result) for entry in result["methods"]]
+    lines = [names, ["---", *(["---:"] * (len(names) - 1))], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def as_csv(result: dict[str, Any]) -> str:
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    names = figures(result["reach"])
+    out.writerow(["method", *(f"{figure}_{part}" for figure in names for part in ("mean", "std"))])
+    for entry in result["methods"]:
+        pairs = [entry[figure] or {"mean": "", "std": ""} for figure in names]
+        out.writerow([entry["method"], *(pair[part] for pair in pairs for part in ("mean", "std"))])
+    return text.getvalue()

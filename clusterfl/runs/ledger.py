@@ -1,0 +1,58 @@
+"""The ledger of a private run, on the disk before what it pays for is released.
+
+A run that is taken up again repeats its last rounds with the same keys and releases the same bits: that is no second
+release, and the call is charged once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterfl.engines.wrappers.privacy import Charge, Ledger
+from clusterfl.errors import DataError
+from clusterfl.runs.files import append, write_whole
+
+
+@dataclass
+class LedgerFile(Ledger):
+    """``privacy.log`` of a run's folder: one checksummed line a charge."""
+
+    path: Path = Path("privacy.log")
+
+    @staticmethod
+    def open(path: Path, run: str) -> LedgerFile:
+        """The ledger of a run (named by a digest of its config and data); another run's is begun anew."""
+        ledger = LedgerFile(path=path)
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        if not lines or _read(path, lines[0], 1) != {"run": run}:
+            write_whole(path, _line({"run": run}))
+            return ledger
+        for number, line in enumerate(lines[1:-1], start=2):
+            Ledger.charge(ledger, Charge(**_read(path, line, number)))
+        if lines[-1]:  # cut off while it was written: nothing was released for it
+            write_whole(path, b"\n".join(lines[:-1]) + b"\n")
+        return ledger
+
+    def charge(self, charge: Charge) -> None:
+        append(self.path, _line(dataclasses.asdict(charge)))
+        super().charge(charge)
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    text = json.dumps(entry, separators=(",", ":")).encode()
+    return hashlib.sha256(text).hexdigest()[:16].encode() + b" " + text + b"\n"
+
+
+def _read(path: Path, line: bytes, number: int) -> dict[str, Any]:
+    digest, _, text = line.partition(b" ")
+    if hashlib.sha256(text).hexdigest()[:16].encode() != digest:
+        raise DataError(
+            f"{path} is damaged in line {number}, so that nobody knows what was spent; start in another folder"
+        )
+    entry: dict[str, Any] = json.loads(text)
+    return entry

@@ -1,0 +1,164 @@
+"""What a run leaves behind. Everything but the fields called ``seconds`` is the same each time it is run.
+
+A folder holds ``config.toml``, ``summary.json``, ``rounds.jsonl``, ``metrics.parquet``,
+``assignments.parquet`` and ``models/`` (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clusterfl.config import Config
+from clusterfl.data.population import Population
+from clusterfl.loop import Outcome, Record
+from clusterfl.metrics import clustering
+from clusterfl.runs.files import append, write_whole
+from clusterfl.runs.model_files import write_models
+from clusterfl.runs.parquet import assignments_table, metrics_table, write_table
+
+
+def write_run(folder: Path, config: Config, population: Population, outcome: Outcome) -> dict[str, Any]:
+    """Writes a finished run; returns its summary, which is written last: a folder that has one is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").unlink(missing_ok=True)
+    write_whole(folder / "config.toml", config.toml().encode())
+    lines = [json.dumps(round_row(r, population)) + "\n" for r in outcome.records]
+    write_whole(folder / "rounds.jsonl", "".join(lines).encode())
+    write_table(folder / "metrics.parquet", metrics_table(outcome, population.clients))
+    write_table(folder / "assignments.parquet", assignments_table(outcome.records, population))
+    write_models(folder / "models", config.model, population, outcome)
+    found = summary(config, population, outcome)
+    write_whole(folder / "summary.json", (json.dumps(found, indent=2) + "\n").encode())
+    return found
+
+
+class RoundsFile:
+    """``rounds.jsonl`` as it grows: one line a round, there as soon as the round is over."""
+
+    def __init__(self, folder: Path, population: Population) -> None:
+        self.path, self.population = folder / "rounds.jsonl", population
+
+    def restart(self, records: Sequence[Record]) -> None:
+        """Only the rounds of a run that is taken up again."""
+        write_whole(self.path, "".join(self._line(r) for r in records).encode())
+
+    def add(self, record: Record) -> None:
+        append(self.path, self._line(record).encode(), sync=False)  # a resume writes it anew
+
+    def _line(self, record: Record) -> str:
+        return json.dumps(round_row(record, self.population)) + "\n"
+
+
+def round_row(record: Record, population: Population) -> dict[str, Any]:
+    """A line of ``rounds.jsonl``."""
+    known = ~record.accuracy.isnan()
+    truth = population.at(record.round).truth
+    right = None if truth is None else clustering(record.assign, truth[: len(record.assign)])
+    return plain(
+        {
+            "round": record.round,
+            "accuracy_mean": float(record.accuracy[known].mean()),
+            "loss_mean": float(record.loss[known].mean()),
+            "ari": right and right.ari,
+            "nmi": right and right.nmi,
+            "clusters": int(record.assign.unique().numel()),
+            "moved": record.moved,
+            "bytes_up": record.bytes_up,
+            "bytes_down": record.bytes_down,
+            "rejected": record.rejected,
+            "epsilon": record.epsilon,
+            "logged": record.logged,
+            "seconds": record.seconds,
+        }
+    )
+
+
+def summary(config: Config, population: Population, outcome: Outcome) -> dict[str, Any]:
+    """``summary.json``: the run in one object, null where a figure has no meaning."""
+    right, unseen = outcome.clusters, outcome.unseen
+    assign = outcome.records[-1].assign.tolist()
+    admitted = [] if outcome.unseen_assign is None else outcome.unseen_assign.tolist()
+    return plain(
+        {
+            "method": outcome.method.name,
+            "seed": config.seed,
+            "rounds": outcome.records[-1].round,
+            "clients": population.clients,
+            "k": outcome.served.k,
+            "accuracy_mean": outcome.accuracy.mean,
+            "accuracy_weighted": outcome.accuracy.weighted,
+            "accuracy_std": outcome.accuracy.std,
+            "accuracy_bottom5": outcome.accuracy.bottom5,
+            "accuracy_top5_rounds": outcome.top5_rounds,
+            "global_accuracy": outcome.global_accuracy,
+            "global_weighted": outcome.global_weighted,
+            "f1_micro": outcome.f1.weighted,
+            "f1_macro": outcome.f1.mean,
+            "ari": right and right.ari,
+            "nmi": right and right.nmi,
+            "matched": right and right.matched,
+            "soft_truth": population.soft_truth,
+            "clusters_found": outcome.clusters_found,
+            "settled": settled(outcome.records) if outcome.method.clustered else None,
+            "true_clusters": population.true_clusters,
+            "intra_accuracy": outcome.intra,
+            "inter_accuracy": outcome.inter,
+            "unseen": population.unseen,
+            "unseen_accuracy": None if unseen is None else float(unseen.mean()),
+            "bytes_up": outcome.bytes_up,
+            "bytes_down": outcome.bytes_down,
+            "seconds": outcome.seconds,
+            "rejected": sum(r.rejected for r in outcome.records),
+            **under_attack(config, population, outcome.records[-1]),
+            "privacy": None if outcome.spent is None else dataclasses.asdict(outcome.spent),
+            "data": population.name,
+            "data_sha256": population.digest,
+            "notes": list(population.notes),
+            "assignments": {str(i): k for i, k in enumerate(assign)},
+            "unseen_assignments": {str(population.clients + j): k for j, k in enumerate(admitted)},
+        }
+    )
+
+
+def settled(records: Sequence[Record]) -> int:
+    """The last round in which a client changed its cluster (0: none ever did)."""
+    return max((r.round for r in records if r.moved > 0), default=0)
+
+
+def under_attack(config: Config, population: Population, last: Record) -> dict[str, Any]:
+    """Who lied, and how the others fared: on the whole, in the true cluster that fared worst, and in ARI."""
+    liars = config.attackers(population)
+    honest = torch.ones(population.clients, dtype=torch.bool)
+    honest[liars] = False
+    truth = population.at(last.round).truth
+    groups = last.assign if truth is None else truth[: population.clients]
+    known = honest & ~last.accuracy.isnan()
+    means = [float(last.accuracy[known & (groups == k)].mean()) for k in groups[known].unique()]
+    right = None if truth is None else clustering(last.assign[honest], groups[honest])
+    return {
+        "attackers": liars.tolist(),
+        "accuracy_honest": float(last.accuracy[known].mean()),
+        "accuracy_worst_cluster": min(means, default=math.nan),
+        "ari_honest": right and right.ari,
+    }
+
+
+def plain(value: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: a figure that has no meaning is null."""
+    cleaned: dict[str, Any] = _plain(value)
+    return cleaned
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

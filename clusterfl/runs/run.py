@@ -1,0 +1,235 @@
+"""The durable run, for Python as for the command line: folder, checkpoints, resume, results, callbacks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+from torch import nn
+
+import clusterfl
+from clusterfl.config import CheckpointConfig, Config, ModelConfig
+from clusterfl.data.config import DataConfig
+from clusterfl.data.population import Population
+from clusterfl.engines.config import EngineConfig, EngineName
+from clusterfl.engines.wrappers import wrapper_of
+from clusterfl.engines.wrappers.attack import AttackConfig
+from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
+from clusterfl.errors import ClusterflError, ConfigError, NoReplies
+from clusterfl.loop import Callback, Moment, Outcome, Simulation
+from clusterfl.method import Method
+from clusterfl.parts.local import SGD
+from clusterfl.runs.checkpoint import Checkpoints
+from clusterfl.runs.folder import (
+    check_free,
+    clear,
+    config_of,
+    exclusive,
+    same_run,
+    taken_up,
+    withdrawn_unless_begun,
+    write_config,
+)
+from clusterfl.runs.ledger import LedgerFile
+from clusterfl.runs.results import RoundsFile, write_run
+from clusterfl.runs.setup import Setup, prepare
+from clusterfl.task import Task
+
+GIVEN = "given"  # in a config: data, a model or a method that came from Python and not from the config
+
+
+@overload
+def run(
+    config: Config,
+    /,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Outcome: ...
+@overload
+def run(
+    population: Population,
+    model: nn.Module | Task | str,
+    method: Method[Any],
+    /,
+    *,
+    rounds: int = 20,
+    participation: float = 1.0,
+    seed: int = 0,
+    eval_every: int = 1,
+    engine: EngineName | EngineConfig = "auto",
+    device: str = "cpu",
+    checkpoint: CheckpointConfig | None = None,
+    attack: AttackConfig | None = None,
+    privacy: PrivacyConfig | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Outcome: ...
+def run(
+    what: Config | Population,
+    model: nn.Module | Task | str | None = None,
+    method: Method[Any] | None = None,
+    /,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    callbacks: Sequence[Callback] = (),
+    **settings: Any,
+) -> Outcome:
+    """Trains a method on a population and measures it.
+
+    Either a config says what to do, or a population, a model (any module that maps a batch to logits, a
+    :class:`Task` for another loss, or a name of ``clusterfl models``) and a method do. With ``out`` the run lives in
+    that folder as on the command line: its config from the first second, a checkpoint each round, its results at the
+    end; ``resume`` goes on where an earlier run was stopped, to the same bits, and starts one where there is none.
+    ``callbacks`` are told of each round and may end the run by raising ``Stop``.
+    """
+    population: Population | None = None
+    task: Task | None = None
+    if isinstance(what, Config):
+        config = what
+    else:
+        if model is None or method is None:
+            raise TypeError("run(population, model, method) should be given all three")
+        population = what
+        task = model if isinstance(model, Task) else None if isinstance(model, str) else Task(model, what.classes)
+        config = describe(population, model if isinstance(model, str) else task, method, **settings)
+    folder = None if out is None else Path(out)
+    done = carry_out(config, population, task, out=folder, resume=resume, force=force, callbacks=callbacks)
+    return done.outcome
+
+
+def describe(
+    population: Population,
+    model: Task | str | None,
+    method: Method[Any],
+    *,
+    engine: EngineName | EngineConfig = "auto",
+    checkpoint: CheckpointConfig | None = None,
+    attack: AttackConfig | None = None,
+    privacy: PrivacyConfig | None = None,
+    **schedule: Any,
+) -> Config:
+    """The config of a run whose data, and whose model unless it is named, come from Python."""
+    named = ModelConfig.read({"name": model}) if isinstance(model, str) else None
+    return Config(
+        **schedule,
+        data=DataConfig(source=GIVEN, clients=population.clients, unseen=population.unseen),
+        model=named or ModelConfig(GIVEN, {"sha256": digest_of(model)}),  # type: ignore[arg-type]
+        local=local_of(method),
+        method=method,
+        engine=engine if isinstance(engine, EngineConfig) else EngineConfig(engine),
+        checkpoint=checkpoint or CheckpointConfig(),
+        attack=attack or AttackConfig(),
+        privacy=privacy or PrivacyConfig(),
+    )
+
+
+def local_of(method: Method[Any]) -> SGD:
+    """The local rule that a method, or the one that it wraps, trains by."""
+    own = getattr(method, "local", None)
+    if isinstance(own, SGD):
+        return own
+    return next((local_of(base) for base in method.bases()), SGD())
+
+
+def digest_of(task: Task) -> str:
+    """SHA-256 of a model's layers, shapes and loss: equal digests are the same learning problem."""
+    shapes = [(n, tuple(t.shape), str(t.dtype)) for n, t in task.module.state_dict().items()]
+    what = (repr(task.module), shapes, task.classes, getattr(task.per_sample, "__qualname__", ""))
+    return hashlib.sha256(repr(what).encode()).hexdigest()
+
+
+class Done(NamedTuple):
+    """A run that has ended: its config with nothing left open, and its outcome."""
+
+    config: Config
+    outcome: Outcome
+
+
+def carry_out(
+    config: Config,
+    population: Population | None = None,
+    task: Task | None = None,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Done:
+    """The run that a config describes, in its folder if it has one, which nobody else may use meanwhile."""
+    if out is None:
+        setup = prepare(config, population, task)
+        with setup.simulation() as simulation:
+            begin(simulation)
+            return Done(setup.config, simulation.run(callbacks))
+    asked = config.model_copy(update={"data": config.data.resolved()})
+    check_free(out, asked, force=force and not resume, resume=resume)
+    with exclusive(out), withdrawn_unless_begun(out):
+        there = config_of(out)
+        if force and there is not None and not same_run(there, asked.toml()):
+            population = population or config.population()  # another run is lost only to one that can start
+        if resume:
+            asked = taken_up(out, asked)
+        else:
+            clear(out)
+        write_config(out, asked)
+        setup = prepare(asked, population, task)
+        write_config(out, setup.config)
+        with setup.simulation() as simulation:
+            saving = Saving(out, setup, simulation)
+            if not (resume and saving.restore()):
+                begin(simulation)
+            outcome = simulation.run([saving, *callbacks])
+        write_run(out, setup.config, setup.population, outcome)
+        return Done(setup.config, outcome)
+
+
+def begin(simulation: Simulation) -> None:
+    """The start, with what a config makes impossible in one sentence."""
+    try:
+        simulation.start()
+    except ValueError as e:
+        raise ConfigError(f"method: {e}") from e
+    except NoReplies as e:
+        raise ClusterflError(f"the run should start with at least one sound reply, but {e}") from e
+
+
+class Saving(Callback):
+    """Writes each round into the run's folder before anybody else hears of it."""
+
+    def __init__(self, folder: Path, setup: Setup, simulation: Simulation) -> None:
+        config, data = setup.config.digest(), setup.population.digest
+        self.simulation = simulation
+        self.checkpoints = Checkpoints(
+            folder, setup.config.checkpoint, config=config, data=data, version=clusterfl.__version__
+        )
+        self.rounds = RoundsFile(folder, setup.population)
+        private = wrapper_of(simulation.engine, Private)  # type: ignore[arg-type]
+        if private is not None:
+            name = hashlib.sha256(f"{config} {data}".encode()).hexdigest()
+            private.ledger = LedgerFile.open(folder / "privacy.log", name)
+
+    def restore(self) -> bool:
+        """Takes up the newest whole checkpoint; False where there is none."""
+        restored = self.checkpoints.restore(self.simulation)
+        done, asked = self.simulation.round, self.simulation.schedule.rounds
+        if restored and done > asked:
+            raise ConfigError(f"rounds={asked} should be at least the {done} rounds that the run has done already")
+        return restored
+
+    def on_start(self, moment: Moment) -> None:
+        self.rounds.restart(moment.records)
+        if moment.round == 0 and len(moment.records) == 1:
+            self.checkpoints.save(self.simulation)
+
+    def on_round(self, moment: Moment) -> None:
+        self.rounds.add(moment.record)
+        self.checkpoints.save(self.simulation)

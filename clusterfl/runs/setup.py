@@ -1,0 +1,71 @@
+"""Everything a run needs, put together once from its config, and the caller's own clients or model where given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from clusterfl.config import Config
+from clusterfl.config.errors import naming
+from clusterfl.config.methods import check_k
+from clusterfl.data.population import Population
+from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.make import Load, make_engine, resolve
+from clusterfl.engines.memory import give_back
+from clusterfl.engines.pool import in_script
+from clusterfl.loop import Schedule, Simulation
+from clusterfl.models import build_model
+from clusterfl.task import Task
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run that can start: its config with nothing left open, its clients, its learning problem."""
+
+    config: Config
+    population: Population
+    task: Task
+    attackers: Tensor
+
+    def engine(self) -> BaseEngine:
+        """The engine, started; whoever asks for it ends it."""
+        config = self.config
+        return make_engine(
+            config.engine,
+            self.task,
+            self.population,
+            config.device,
+            attack=config.attack,
+            attackers=self.attackers,
+            privacy=config.privacy,
+        )
+
+    @contextmanager
+    def simulation(self) -> Iterator[Simulation]:
+        """The run before its first round; its engine ends with the context."""
+        config = self.config
+        schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every)
+        with self.engine() as engine:
+            yield Simulation(config.method, self.population, engine, schedule)
+
+
+def prepare(config: Config, population: Population | None = None, task: Task | None = None) -> Setup:
+    """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given."""
+    if population is None:
+        population = config.population()
+        give_back()
+    check_k(config.method, population.clients)
+    if task is None:
+        with naming("model"):
+            module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
+        task = Task(module, population.classes)
+    if population.indicators is not None:
+        task = task.with_public(population.indicators[0])
+    per_round = max(1, round(config.participation * population.clients))
+    load = Load(config.local, per_round, config.rounds, in_script(config.method) or in_script(task))
+    engine = resolve(config.engine, task, population, config.device, load)
+    resolved = config.model_copy(update={"data": config.data.resolved(), "engine": engine})
+    return Setup(resolved, population, task, config.attackers(population))

@@ -1,0 +1,81 @@
+"""The config: what is right loads and comes back."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterfl.config import Config
+from clusterfl.methods import IFCA
+from clusterfl.models import MODELS
+
+
+def test_the_demo_loads_and_comes_back() -> None:
+    demo = Config.load()
+    assert demo.method == IFCA(k=4, start="kmeans-local", local=demo.local) and demo.data.clients == 24
+    assert Config.parse(tomllib.loads(demo.toml())) == demo
+
+
+def test_an_empty_table_is_a_config() -> None:
+    assert Config.parse({}) == Config() and Config().method.name == "ifca"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_comes_back(name: str) -> None:
+    config = Config.parse({"model": {"name": name}})
+    assert Config.parse(tomllib.loads(config.toml())) == config
+    assert config.model.params == MODELS[name].params
+
+
+configs = st.fixed_dictionaries(
+    {},
+    optional={
+        "seed": st.integers(0, 2**62),
+        "rounds": st.integers(1, 1000),
+        "participation": st.floats(0.001, 1) | st.just(1),
+        "eval_every": st.integers(1, 9),
+        "data": st.fixed_dictionaries(
+            {"clients": st.integers(4, 50)},
+            optional={
+                "alpha": st.floats(0.01, 100),
+                "samples": st.integers(2, 500) | st.just("none"),
+                "test_samples": st.integers(10, 500) | st.just("none"),
+                "unseen": st.integers(0, 5),
+                "angles": st.lists(st.integers(0, 359), min_size=4, max_size=4),
+                "sizes": st.sampled_from(["equal", "lognormal"]),
+                "reuse": st.booleans(),
+            },
+        ),
+        "local": st.fixed_dictionaries(
+            {},
+            optional={
+                "lr": st.floats(1e-6, 10) | st.integers(1, 3),
+                "momentum": st.floats(0, 0.99),
+                "steps": st.integers(1, 99),
+                "batch": st.integers(1, 99),
+                "clip": st.floats(0.1, 10),
+            },
+        ),
+        "model": st.fixed_dictionaries({"name": st.just("mlp")}, optional={"widths": st.lists(st.integers(1, 99))}),
+        "method": st.fixed_dictionaries(
+            {"name": st.sampled_from(["ifca", "hypcluster"])},
+            optional={"k": st.integers(1, 4), "start": st.sampled_from(["loss-pp", "independent", "kmeans-local"])},
+        ),
+        "methods": st.just({"ifca": {"k": 3}}),
+        "engine": st.fixed_dictionaries(
+            {}, optional={"name": st.sampled_from(["serial", "stacked", "pool", "wire"]), "workers": st.integers(1, 9)}
+        ),
+    },
+)
+
+
+@given(configs)
+@settings(max_examples=100, deadline=None)
+def test_configs_come_back(table: dict[str, Any]) -> None:
+    config = Config.parse(table)
+    again = Config.parse(tomllib.loads(config.toml()))
+    assert again == config and again.toml() == config.toml()

@@ -1,0 +1,104 @@
+"""Worker processes: the bits of serial, shared memory, and workers that die."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from clusterfl import keys
+from clusterfl.engines import Plan, Pool, Serial
+from clusterfl.engines.base import BaseEngine
+from clusterfl.errors import ClientError
+from clusterfl.evaluate import evaluate
+from clusterfl.message import Call
+from clusterfl.methods.fedavg import FedAvg
+from clusterfl.methods.fedper import FedPer
+from clusterfl.methods.ifca import IFCA
+from clusterfl.methods.local import Local
+from clusterfl.parts.local import Train
+from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.tree import Tree, concat
+from tests.engines.probe import IDS, RULE, Probe, cohort
+
+
+@pytest.mark.parametrize("method", [FedAvg(local=RULE), IFCA(k=2, local=RULE), Local(local=RULE)], ids=lambda m: m.name)
+def test_pool_equals_serial_bit_for_bit(method: Any, pool: Pool) -> None:
+    pool.set_states({})
+    serial = Serial(small_task(), small_population())
+    state = play(method, serial)
+    assert_equal(state, play(method, pool), "pool and serial")
+    assert_equal(serial.states(), pool.states(), "what clients keep")
+    served = method.serve(state, IDS)
+    scores = (evaluate(engine, method, served, IDS, keys.key(1)) for engine in (serial, pool))
+    assert_equal(*scores, "evaluation")
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(stacked=True, chunk=3)], ids=["eager", "stacked"])
+def test_the_bits_are_the_same_with_any_number_of_workers(plan: Plan) -> None:
+    methods = (IFCA(k=2, local=RULE), FedPer(local=RULE))  # one that keeps nothing on its clients, and one that does
+
+    def outcome(engine: BaseEngine) -> list[Any]:
+        found = []
+        for method in methods:
+            engine.set_states({})
+            state = play(method, engine)
+            scores = evaluate(engine, method, method.serve(state, IDS), IDS, keys.key(1), f1=True)
+            found.append([state, engine.states(), scores])
+        return found
+
+    alone = outcome(Serial(small_task(), small_population(), plan))
+    for workers in (1, 2, 3):
+        with Pool(small_task(), small_population(), plan, workers=workers) as pool:
+            assert len({member.process.pid for member in pool._members}) == workers
+            assert_equal(alone, outcome(pool), f"{workers} workers")
+
+
+def test_answers_stay_as_they_are_while_they_are_held_and_memory_is_used_again(pool: Pool) -> None:
+    """A worker writes its answers into memory that it shares; a slot is written anew only when nobody looks."""
+    theta = small_task().init(keys.key(0))
+
+    def chunks(engine: BaseEngine, seed: int) -> list[Tree]:
+        call = Call(Train(RULE), "train", IDS, {"theta": theta}, {}, keys.key(seed), 0)
+        return [chunk.fields["theta"] for chunk in engine.execute(call)]  # type: ignore[misc]
+
+    held = [concat(chunks(pool, seed)) for seed in range(3)]  # copies
+    views = [chunks(pool, seed) for seed in range(3)]
+    for mine, others in zip(held, views, strict=True):
+        assert_equal(mine, concat(others), "answers that are held")
+    one = views[0][0]["0.weight"][0]
+    before = one.clone()
+    del views, others
+    for seed in range(30):
+        chunks(pool, seed + 10)
+    assert torch.equal(one, before), "a single row keeps its slot"
+    # 36 answers were held at once, and a worker may answer all of a call: hundreds of answers need no more
+    assert sum(len(m.slots) for m in pool._members) <= 36 + 2 * len(IDS), "slots are used again"
+
+
+def test_a_dead_worker_is_replaced_and_its_clients_are_asked_again(pool: Pool, tmp_path: Any) -> None:
+    path = torch.tensor(list(str(tmp_path / "mark").encode()), dtype=torch.uint8)
+    got = cohort(pool).run(Probe().die_once, {"path": path}, i=IDS)
+    assert got["i"].tolist() == (IDS + 1).tolist()
+    assert (tmp_path / "mark").exists()
+
+
+def test_a_chunk_that_always_kills_its_worker_is_reported(pool: Pool) -> None:
+    with pytest.raises(ClientError, match=r"Probe\.die_always failed on client \d+: its worker died"):
+        cohort(pool).run(Probe().die_always)
+    assert len(cohort(pool).run(Probe().count)) == 12, "the pool goes on"
+
+
+def test_a_script_without_a_main_guard_may_use_worker_processes(tmp_path: Any) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import clusterfl\n"
+        "config = clusterfl.Config.load(None, ['engine.name=pool', 'engine.workers=1', 'rounds=1'])\n"
+        "print('accuracy', clusterfl.run(config).accuracy.mean)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("accuracy") == 1

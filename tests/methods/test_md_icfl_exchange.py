@@ -1,0 +1,140 @@
+"""MD-ICFL: what crosses under weak and strong privacy, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clusterfl import keys
+from clusterfl.data.population import Population
+from clusterfl.engines import Serial, Wire, codec
+from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.wrappers import Wrapper
+from clusterfl.errors import NoReplies
+from clusterfl.message import Call, Chunk
+from clusterfl.methods.ifca import IFCA
+from clusterfl.methods.md_icfl import MDICFL
+from clusterfl.parts.local import SGD
+from clusterfl.task import Task
+from clusterfl.testing import CLASSES, CLIENTS, assert_equal, play, small_population, small_task
+from clusterfl.tree import take
+
+LOCAL = SGD(lr=0.1, batch=10, epochs=1)
+QUICK = MDICFL(k=2, local=LOCAL, samples=2, iterations=5, warmup=0)
+KEY = keys.key(5)
+
+
+class Tapped(Wire):
+    """Keeps every message that crosses."""
+
+    def __init__(self, task: Task, population: Population) -> None:
+        super().__init__(task, population)
+        self.up: list[tuple[str, dict[str, Any], bytes]] = []
+
+    def _far_side(self, message: bytes) -> bytes:
+        reply = super()._far_side(message)
+        request = codec.unpack(message)
+        if not request.server:
+            self.up.append((request.name, codec.unpack(reply).fields, reply))
+        return reply
+
+
+def skewed_population() -> Population:
+    """Each client has its own label ratios, none of them round numbers."""
+    rng = np.random.default_rng(0)
+    parts = []
+    for i in range(6):
+        y = rng.permutation(np.repeat(np.arange(CLASSES), [5 + i, 9 - i, 3 + 2 * i]))
+        parts.append((rng.normal(size=(len(y), 6)) + 2.0 * y[:, None], y))
+    return Population.from_arrays(parts, parts, classes=CLASSES)
+
+
+def test_strong_privacy_sends_models_and_cluster_ids_alone() -> None:
+    population, task = skewed_population(), small_task()
+    engine = Tapped(task, population)
+    strong = replace(QUICK, privacy="strong")
+    state = play(strong, engine, rounds=3)
+    assert state.p is None
+    assert {name for name, _, _ in engine.up} == {"train", "choose"}
+    fields = {n for name, reply, _ in engine.up if name == "choose" for n in reply}
+    assert fields == {"s"}
+    ratios = [torch.bincount(population.train.of(i)[1], minlength=CLASSES).float() for i in range(6)]
+    for name, reply, raw in engine.up:
+        if name == "choose":
+            assert reply["s"].shape == () and reply["s"].dtype == torch.int64
+        for counts in ratios:
+            for secret in (counts, counts.long(), counts / counts.sum()):
+                assert secret.numpy().tobytes() not in raw
+
+    weak = Tapped(task, population)
+    assert_equal(state.centers, play(QUICK, weak, rounds=3).centers, "weak and strong")
+    assert any((c / c.sum()).numpy().tobytes() in raw for c in ratios for _, _, raw in weak.up)
+
+
+def test_label_ratios_are_sent_once() -> None:
+    population = skewed_population()
+    engine = Serial(small_task(), population)
+    state = play(QUICK, engine, rounds=1, some=0.5)
+    seen = (state.p.sum(dim=1) > 0).sum()
+    assert seen == 3 and engine.traffic.up["MDICFL.ratios"] == 3 * CLASSES * 4
+    state = play(QUICK, engine, rounds=3, state=state)
+    assert engine.traffic.up["MDICFL.ratios"] == 6 * CLASSES * 4
+    for i in range(6):
+        counts = torch.bincount(population.train.of(i)[1], minlength=CLASSES).float()
+        torch.testing.assert_close(state.p[i], counts / counts.sum())
+
+
+class Deaf(Wrapper):
+    """Clients that never answer one procedure."""
+
+    def __init__(self, inner: BaseEngine, name: str, ids: set[int]) -> None:
+        super().__init__(inner)
+        self.name, self.deaf = name, ids
+
+    def execute(self, call: Call) -> Iterator[Chunk]:
+        stay = torch.tensor(
+            [p for p, i in enumerate(call.ids.tolist()) if call.name != self.name or i not in self.deaf]
+        )
+        if len(stay):
+            for chunk in self.inner.execute(call.only(stay)):
+                yield Chunk(stay[chunk.positions], chunk.fields)
+
+
+def test_a_client_whose_ratios_are_unknown_waits() -> None:
+    population, task = skewed_population(), small_task()
+    engine = Deaf(Serial(task, population), "ratios", {0, 1})
+    start = play(QUICK, engine, rounds=0)
+    state = QUICK.round(start, engine.cohort(torch.arange(6), KEY))
+    assert state.p is not None and (state.p.sum(dim=1) > 0).tolist() == [False, False, True, True, True, True]
+    assert torch.equal(state.assign[:2], start.assign[:2])
+    cohort = engine.cohort(torch.arange(2, 6), KEY)
+    theta = cohort.run(QUICK.train, theta=take(start.centers, start.assign[2:]))["theta"]
+    for j in state.assign[2:].unique().tolist():  # the two have no part in the means
+        for name, t in theta.items():
+            torch.testing.assert_close(state.centers[name][j], t[state.assign[2:] == j].mean(dim=0))
+    engine.deaf = set()
+    state = QUICK.round(state, engine.cohort(torch.arange(6), KEY))
+    assert state.p is not None and bool((state.p.sum(dim=1) > 0).all())
+    engine.deaf = set(range(6))
+    with pytest.raises(NoReplies, match=r"MDICFL\.ratios"):
+        QUICK.round(start, engine.cohort(torch.arange(6), KEY))
+
+
+@pytest.mark.parametrize("privacy", ["weak", "strong"])
+@pytest.mark.parametrize("k", [2, 4])
+def test_downloads_a_kth_of_ifca(privacy: Any, k: int) -> None:
+    population, task = small_population(), small_task()
+    down = {}
+    for method in (replace(QUICK, k=k, privacy=privacy), IFCA(k=k, local=LOCAL)):
+        engine = Serial(task, population)
+        state = play(method, engine, rounds=0)
+        before = engine.traffic.total_down
+        play(method, engine, rounds=1, state=state)
+        down[method.name] = engine.traffic.total_down - before
+    floats = CLIENTS * k * CLASSES * 4 if privacy == "strong" else 0
+    assert down["md-icfl"] - floats == down["ifca"] / k

@@ -1,0 +1,32 @@
+"""The page of all comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clusterfl.reproduce.page import page, page_path
+from clusterfl.reproduce.spec import Experiment, load_all
+from clusterfl.reproduce.store import write_result
+from tests.reproduce.tiny import result
+
+
+def test_page(folder: Path, tiny: Experiment) -> None:
+    for cell in tiny.cells("full", [0]):
+        write_result(cell, result(cell, accuracy_mean=0.5, ari=0.25))
+    laptop = next(c for c in tiny.cells("laptop", [0]))
+    write_result(laptop, result(laptop, accuracy_mean=0.01, ari=0.0))
+    (folder / "some" / "notes.md").write_text("The order of methods is the paper's.\n")
+    (folder / "some" / "fig2.toml").write_text(
+        'citation = "x"\ntitle = "A drawing"\nkind = "figure"\nuses = "some.table1"\nreport = "a.b:draw"\n'
+    )
+    text = page(load_all(folder))
+    assert "**At full scale 2 of 3 figures are reproduced.**" in text
+    assert "**At laptop scale 0 of 1 figures are reproduced.**" in text
+    assert "| Global | 50.00 / 10 ✓ | 25.00" not in text  # ARI is 0.25, not 25 points
+    assert "| Global | 50.00 / 10 ✓ | 0.25 / – | 50.00 / 99.9 | 0.25 / – |" in text
+    assert "| IFCA+2 |  |  | 50.00 / – | 0.25 / -1 ✓ |" in text
+    assert "clusterfl reproduce some.table1 --scale full --seeds 0" in text
+    assert "- The step size is not given." in text and "The order of methods is the paper's." in text
+    assert "Drawn from the results of `some.table1`." in text and "Drawn by `a.b:draw`." in text
+    assert page(load_all(folder)) == text  # nothing in it changes by itself
+    assert page_path(folder) == folder.parent / "docs" / "reproduction.md"

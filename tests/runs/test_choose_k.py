@@ -1,0 +1,49 @@
+"""The number of clusters is found where there are some, and 1 where there are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from clusterfl import keys
+from clusterfl.client import Client, Shard
+from clusterfl.engines import Serial, Stacked
+from clusterfl.parts.local import SGD
+from clusterfl.runs.choose_k import View, advise, choose_k, half, prediction_strength
+from clusterfl.testing import small_population, small_task
+
+ROOT_CONFIG = ["--set", "data.unseen=0"]
+
+
+def test_engines_agree_on_ragged_clients() -> None:
+    rule = SGD(lr=0.1, batch=5)
+    serial, stacked = (
+        choose_k(make(small_task(), small_population()), rule, [1, 2, 3], keys.key(0)) for make in (Serial, Stacked)
+    )
+    assert serial.k == stacked.k == 2
+    assert [v.stability for v in serial.views] == [v.stability for v in stacked.views]
+
+
+def test_halves_share_no_sample_and_leave_none_out() -> None:
+    rows = torch.arange(10, 17)
+    shard = Shard(torch.zeros(20, 1), torch.zeros(20, dtype=torch.int64), rows, 7)
+    me = Client(small_task(), shard, shard, keys.key(0), smallest=7)
+    first, second = half(me, 0).train, half(me, 1).train
+    assert sorted([*first.rows.tolist(), *second.rows.tolist()]) == rows.tolist()
+    assert (first.n, second.n) == (4, 3)
+
+
+def test_prediction_strength_by_hand() -> None:
+    a, b = np.array([0, 0, 0, 1, 1, 2]), np.array([1, 1, 2, 0, 0, 3])
+    assert prediction_strength(a, a) == 1.0
+    assert prediction_strength(a, b) == pytest.approx(1 / 3), "of the pairs of the first cluster one in three stays"
+    assert prediction_strength(a, np.array([1, 1, 1, 0, 0, 0])) == 0.0, "the one that was alone is not any more"
+
+
+def test_the_largest_stable_number_is_advised() -> None:
+    views = [View(k, s, None, 1.0, None) for k, s in ((1, 1.0), (2, 0.95), (3, 0.5), (4, 0.82), (5, 0.79))]
+    assert advise(views).k == 4
+    assert advise([replace(v, stability=0.1 * v.k) for v in views[1:]]).k == 5, "else the most stable"

@@ -1,0 +1,84 @@
+"""The progress display: live on a terminal, plain lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TextColumn
+
+from clusterfl.runs.progress import Lines, Live, Progress, Silent, display, size
+
+from .python_runs import run
+
+
+def row(round_: int, accuracy: float | None = 0.5, ari: float | None = 1.0) -> dict[str, object]:
+    return {
+        "round": round_,
+        "accuracy_mean": accuracy,
+        "ari": ari,
+        "clusters": 4,
+        "bytes_up": 1_000_000,
+        "bytes_down": 2_300_000,
+    }
+
+
+def test_plain_lines() -> None:
+    text = io.StringIO()
+    lines = Lines(Console(file=text, width=40))
+    lines.start("ifca", 4)
+    for r in (row(0, ari=None), row(1), row(2, accuracy=None), row(4)):
+        lines.update(r)
+    first, second, last = text.getvalue().splitlines()  # a round that is not measured has no line
+    assert first == "ifca  round 0/4  accuracy 0.500  clusters 4  3.3 MB  ? left"
+    assert second.startswith("ifca  round 1/4  accuracy 0.500  ARI 1.00  clusters 4  3.3 MB  0:00:")
+    assert last.endswith("0:00:00 left")
+
+
+def test_live() -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=100)
+    columns = TextColumn("{task.description} {task.fields[round]} {task.fields[figures]}")
+    with Bar(columns, console=console, auto_refresh=False) as progress:
+        live = Live(progress)
+        live.start("ifca", 9)
+        live.update(row(3))
+        live.update(row(4, accuracy=None))  # keeps the last figures
+        progress.refresh()
+    assert "ifca 4/9 accuracy 0.500" in text.getvalue()
+
+
+def test_the_display_fits_the_place(capsys: pytest.CaptureFixture[str]) -> None:
+    with display(quiet=True) as shown:
+        assert isinstance(shown, Silent)
+        shown.start("x", 1)
+        shown.update(row(1))
+    with display() as shown:
+        assert isinstance(shown, Lines)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_sizes() -> None:
+    found = [size(n) for n in (0, 999, 1000, 1_234_567, 5e9, 2e13)]
+    assert found == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB", "20.0 TB"]
+
+
+def test_a_run_tells_its_display(tmp_path: Path) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class Noting:
+        def start(self, label: str, rounds: int) -> None:
+            told.append((label, rounds))
+
+        def update(self, row: dict[str, Any]) -> None:
+            told.append((row["round"], row["clusters"]))
+
+    run(tmp_path, rounds=2, callbacks=[Progress(Noting(), "mine")])
+    assert told == [("mine", 2), (0, 2), (1, 2), (2, 2)]
+    told.clear()
+    run(tmp_path, rounds=3, resume=True, callbacks=[Progress(Noting(), "mine")])
+    assert told == [("mine", 3), (2, 2), (3, 2)]

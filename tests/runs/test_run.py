@@ -1,0 +1,219 @@
+"""The durable run from Python: hooks, Stop, folders, and what the caller gave."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import clusterfl
+from clusterfl.config import Config
+from clusterfl.data.population import Population
+from clusterfl.engines.config import EngineConfig
+from clusterfl.errors import ConfigError
+from clusterfl.loop import Simulation
+from clusterfl.methods import FedAvg, FedPer
+from clusterfl.runs import run as runner
+from clusterfl.testing import CLASSES, CLIENTS, WIDTH, assert_equal, small_population
+from tests.folders import contents, rounds_of, summary_of
+from tests.processes import ended, python
+from tests.runs.python_runs import LOCAL, METHOD, Stopping, Watching, module, run
+
+# -- hooks -------------------------------------------------------------------------------------------------
+
+
+def test_hooks_are_called_in_order_and_may_read_everything(tmp_path: Path) -> None:
+    told: list[tuple[str, str, int]] = []
+    first, second = Watching("a", told, tmp_path), Watching("b", told)
+    outcome = run(tmp_path, callbacks=[first, second])
+    hooks = [("start", 0), *(("round", t) for t in range(1, 5)), ("end", 4)]
+    assert told == [(name, *hook) for hook in hooks for name in "ab"]
+    assert all(first.saved), "a round is on the disk before anybody hears of it"
+    assert second.outcome is outcome
+    for t, moment in enumerate(second.moments[:-1]):
+        assert moment.record is moment.records[-1] and [r.round for r in moment.records] == list(range(t + 1))
+        assert moment.method == METHOD and moment.population.clients == CLIENTS and moment.schedule.rounds == 4
+        assert moment.served.k == 2 and torch.equal(moment.served.index, moment.record.assign)
+        assert torch.equal(moment.state.assign, moment.record.assign)  # type: ignore[attr-defined]
+        assert_equal(moment.served.models, moment.state.centers, "the models of that moment")  # type: ignore[attr-defined]
+    assert_equal(second.moments[-2].state, outcome.state, "the last state")
+    moved = [m.served.models["0.weight"] for m in second.moments]
+    assert not torch.equal(moved[0], moved[1]), "an old moment stays what it was"
+    assert [m.record.accuracy.tolist() for m in second.moments[:-1]] == [r.accuracy.tolist() for r in outcome.records]
+
+
+@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize("eval_every", [1, 3])
+@pytest.mark.parametrize("method", [METHOD, FedPer(local=LOCAL)], ids=lambda m: m.name)
+def test_stop_ends_with_an_outcome_and_the_run_can_go_on(at: int, eval_every: int, method: Any, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(whole, method, eval_every=eval_every)
+    told: list[tuple[str, str, int]] = []
+    watching = Watching("a", told)
+    outcome = run(broken, method, eval_every=eval_every, callbacks=[watching, Stopping(at)])
+    assert told[-1] == ("a", "end", at) and watching.outcome is outcome
+    assert len(outcome.records) == at + 1 and outcome.records[-1].f1 is not None
+    assert not bool(outcome.records[-1].accuracy.isnan().any()), "the last round is always measured"
+    assert np.isfinite(outcome.accuracy.mean) and np.isfinite(outcome.f1.mean) and outcome.unseen is not None
+    summary = summary_of(broken)
+    assert summary["rounds"] == at and summary["accuracy_mean"] == outcome.accuracy.mean
+    assert len(rounds_of(broken)) == at + 1 and (broken / "models" / "manifest.json").exists()
+
+    again = run(broken, method, eval_every=eval_every, resume=True)
+    assert len(again.records) == 5
+    assert contents(broken) == contents(whole)
+
+
+def test_a_stop_changes_nothing_of_the_rounds_before_it() -> None:
+    """Without a folder too: the records are those of a run that was asked for no more rounds."""
+    stopped, short = run(rounds=9, callbacks=[Stopping(3)]), run(rounds=3)
+    assert_equal(stopped.state, short.state, "state")
+    assert stopped.accuracy == short.accuracy and stopped.f1 == short.f1 and stopped.intra == short.intra
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_any_other_error_goes_through_and_the_run_can_go_on(error: Any, tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    with pytest.raises(error):
+        run(tmp_path / "broken", callbacks=[Stopping(2, error)])
+    assert not (tmp_path / "broken" / "summary.json").exists(), "a folder with a summary is complete"
+    told: list[tuple[str, str, int]] = []
+    run(tmp_path / "broken", resume=True, callbacks=[Watching("a", told)])
+    assert [hook for _, *hook in told] == [["start", 2], ["round", 3], ["round", 4], ["end", 4]]
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+def test_the_config_is_there_before_data_is_loaded_or_workers_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.load(None, ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"])
+    seen: list[str] = []
+    real, start = Config.population, Simulation.start
+
+    def loading(self: Config) -> Population:
+        seen.append(f"data after {sorted(p.name for p in tmp_path.iterdir() if p.name[0] != '.')}")
+        return real(self)
+
+    def starting(self: Simulation) -> Any:
+        seen.append(f"start after {sorted(p.name for p in tmp_path.iterdir() if p.name[0] != '.')}")
+        return start(self)
+
+    monkeypatch.setattr(Config, "population", loading)
+    monkeypatch.setattr(Simulation, "start", starting)
+    clusterfl.run(config, out=tmp_path)
+    assert seen == ["data after ['config.toml']", "start after ['config.toml']"]
+
+
+# -- folders -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_another_run_is_refused_before_anything_is_loaded(
+    resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.load(None, ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"])
+    clusterfl.run(config, out=tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    for what in ("population", "attackers"):
+        monkeypatch.setattr(Config, what, lambda *_: pytest.fail("data was loaded"))
+    monkeypatch.setattr(runner, "prepare", lambda *_: pytest.fail("a run was put together"))
+    with pytest.raises(ConfigError, match=r"holds another run and should be a new folder, or add --force"):
+        clusterfl.run(config.with_seed(1), out=tmp_path, resume=resume)
+    with pytest.raises(ConfigError, match="holds another run"):
+        run(tmp_path, resume=resume)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="should be a folder, but is a file"):
+        run(tmp_path / "file")
+
+
+def test_force_takes_the_folder_of_another_run(tmp_path: Path) -> None:
+    run(tmp_path / "a", seed=1)
+    run(tmp_path / "a", force=True)
+    run(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert sorted(p.name for p in (tmp_path / "a" / "checkpoints").iterdir()) == sorted(
+        p.name for p in (tmp_path / "b" / "checkpoints").iterdir()
+    )
+
+
+def test_the_same_run_again_is_run_again(tmp_path: Path) -> None:
+    run(tmp_path)
+    before = contents(tmp_path)
+    told: list[tuple[str, str, int]] = []
+    run(tmp_path, callbacks=[Watching("a", told)])
+    assert told[0] == ("a", "start", 0) and contents(tmp_path) == before
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run()
+    assert list(tmp_path.iterdir()) == [] and outcome.accuracy.mean > 0.5
+
+
+def test_python_and_the_command_line_write_the_same_files(tmp_path: Path) -> None:
+    config = Config.load(None, ["rounds=2", "data.clients=6", "data.clusters=2", "data.samples=20", "method.k=2"])
+    config = config.model_copy(update={"engine": EngineConfig("serial")})
+    (tmp_path / "c.toml").write_text(config.toml())
+    clusterfl.run(config, out=tmp_path / "python")
+    assert ended(python("-m", "clusterfl", "run", tmp_path / "c.toml", "--out", tmp_path / "command", "-q")) == 0
+    assert contents(tmp_path / "python") == contents(tmp_path / "command")
+    names = [sorted(str(p.relative_to(tmp_path / n)) for p in (tmp_path / n).rglob("*")) for n in ("python", "command")]
+    assert names[0] == names[1]
+    assert (tmp_path / "python" / "config.toml").read_bytes() == (tmp_path / "command" / "config.toml").read_bytes()
+
+
+# -- what the caller gave ------------------------------------------------------------------------------------
+
+
+class Mine(nn.Module):
+    """A module with dropout and buffers, and a layer whose weights the library does not draw anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.ReLU())
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.drop(self.body(x)))
+        return logits
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_callers_module_is_not_changed(training: bool, tmp_path: Path) -> None:
+    mine = Mine().train(training)
+    before = {n: t.clone() for n, t in mine.state_dict().items()}
+    kinds = [type(m) for m in mine.modules()]
+    clusterfl.run(small_population(), mine, FedAvg(local=LOCAL), rounds=2, engine="serial", out=tmp_path)
+    assert [type(m) for m in mine.modules()] == kinds and isinstance(mine.drop, nn.Dropout) and mine.drop.p == 0.2
+    assert all(m.training is training for m in mine.modules())
+    assert_equal(before, mine.state_dict(), "its weights and buffers")
+    assert all(p.grad is None and p.requires_grad for p in mine.parameters())
+    mine.load_state_dict(clusterfl.load_models(tmp_path)[0])  # what was trained fits into it
+
+
+def test_all_three_are_needed() -> None:
+    with pytest.raises(TypeError, match="should be given all three"):
+        clusterfl.run(small_population(), module())  # type: ignore[call-overload]
+
+
+def test_a_config_says_what_python_gave(tmp_path: Path) -> None:
+    run(tmp_path)
+    table = tomllib.loads((tmp_path / "config.toml").read_text())
+    assert table["data"]["source"] == "given" and table["data"]["clients"] == CLIENTS and table["data"]["unseen"] == 2
+    assert table["model"]["name"] == "given" and len(table["model"]["sha256"]) == 64
+    assert table["local"]["lr"] == 0.1 and table["method"] == {
+        "name": "ifca",
+        "k": 2,
+        "start": "kmeans-local",
+        "weights": "uniform",
+        "aggregate": "mean",
+    }
+    assert json.loads((tmp_path / "models" / "manifest.json").read_text())["model"] == table["model"]

@@ -1,0 +1,88 @@
+"""Scores: against plain loops and scikit-learn, in every engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score
+from torch import nn
+
+from clusterfl import keys
+from clusterfl.engines import Pool, Serial, Stacked, Wire
+from clusterfl.engines.base import BaseEngine
+from clusterfl.evaluate import class_counts, class_f1, evaluate, personal_models, score
+from clusterfl.method import Method, Served
+from clusterfl.methods import IFCA, FedPer, Local
+from clusterfl.parts.local import SGD
+from clusterfl.testing import CLIENTS, assert_close, play, small_population, small_task
+from clusterfl.tree import concat, row
+
+POPULATION, TASK = small_population(), small_task()
+
+
+def test_scores_agree_between_engines_and_with_a_plain_loop() -> None:
+    models = TASK.init_stack(keys.key(4), 3)
+    ids, index = torch.arange(14), torch.arange(14) % 3
+    scores = [score(make(TASK, POPULATION), models, index, ids) for make in (Serial, Stacked)]
+    assert_close(scores[0], scores[1], "scores")
+    for i in range(14):
+        x, y = POPULATION.test.of(i)
+        logits = TASK.logits({n: t[int(index[i])] for n, t in models.items()}, x)
+        right = int((logits.argmax(1) == y).sum())
+        loss = float(nn.functional.cross_entropy(logits, y, reduction="sum"))
+        got = scores[0]
+        assert (got.correct[i], got.samples[i]) == (right, len(y))
+        assert float(got.loss[i]) == pytest.approx(loss, rel=1e-5)
+        assert float(got.accuracy[i]) == right / len(y)
+        assert float(got.mean_loss[i]) == pytest.approx(loss / len(y), rel=1e-5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30), st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_f1_of_a_client(pairs: list[tuple[int, int]], padding: int) -> None:
+    """Classes that are neither answered nor true do not count, nor does padding."""
+    y, said = np.array(pairs).T
+    w = torch.tensor([1.0] * len(pairs) + [0.0] * padding)
+    padded = (torch.tensor(np.append(t, np.full(padding, t[0]))) for t in (said, y))
+    counts = class_counts(*padded, w, 6)
+    assert float(class_f1(counts)) == pytest.approx(f1_score(y, said, average="macro"))
+    few = class_counts(torch.tensor(said), torch.tensor(y.clip(max=2)), torch.ones(len(y)), 3)  # 3 and 4: no class
+    assert float(class_f1(few)) == pytest.approx(f1_score(y.clip(max=2), said.clip(max=3), average="macro"))
+
+
+def test_a_client_without_samples_has_no_f1() -> None:
+    assert bool(class_f1(torch.zeros(3, 2, 4)).isnan().all())
+
+
+def answers(method: Method, served: Served, engine: BaseEngine) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Labels and answers of every client under the model that it uses, found without the engine's scoring."""
+    parts = personal_models(engine, method, served, torch.arange(CLIENTS), keys.key(3))
+    own = concat([models for _, models in parts])
+    task, found = small_task(), []
+    for i in range(CLIENTS):
+        x, y = small_population().test.of(i)
+        with torch.no_grad():
+            found.append((y.numpy(), task.logits(row(own, i), x).argmax(1).numpy()))
+    return found
+
+
+@pytest.mark.parametrize("make", [Serial, Stacked, Wire, Pool], ids=lambda make: make.__name__)
+def test_f1_in_every_engine(make: type[BaseEngine]) -> None:
+    rule = SGD(batch=10)
+    ids = torch.arange(CLIENTS)
+    with make(small_task(), small_population()) as engine:
+        for method in (IFCA(k=2, local=rule), Local(local=rule), FedPer(local=rule)):
+            engine.set_states({})
+            served = method.serve(play(method, engine), ids)
+            found = answers(method, served, engine)
+            scores = evaluate(engine, method, served, ids, keys.key(3), f1=True)
+            plain = evaluate(engine, method, served, ids, keys.key(3))
+            for name in ("correct", "loss", "samples"):
+                assert torch.equal(getattr(scores, name), getattr(plain, name)), "asking for more changes nothing else"
+            assert plain.f1 is None and scores.f1 is not None
+            for i, (y, said) in enumerate(found):
+                assert float(scores.correct[i]) == (y == said).sum()
+                assert float(scores.f1[i]) == pytest.approx(f1_score(y, said, average="macro"))
