@@ -275,9 +275,10 @@ def _flower(pipe: Connection, work: Workload, path: str, start: Tree) -> None:
     @client_app.train()  # type: ignore[untyped-decorator, unused-ignore]
     def train(message: Message, context: Context) -> Message:
         i = int(context.node_config["partition-id"])
-        theta: Any = message.content["arrays"].to_torch_state_dict()
+        arrays: Any = message.content["arrays"]
+        theta: Any = arrays.to_torch_state_dict()
         new = plain_loop(work, _stored(path), range(i, i + 1), theta, 1, i)
-        content = {"arrays": ArrayRecord(new), "metrics": MetricRecord({"num-examples": work.samples})}
+        content: Any = {"arrays": ArrayRecord(new), "metrics": MetricRecord({"num-examples": work.samples})}
         return Message(content=RecordDict(content), reply_to=message)
 
     class Waiting(FedAvg):  # type: ignore[misc, unused-ignore]
