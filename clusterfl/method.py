@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -76,6 +76,9 @@ class Served:
         return rows(self.models)
 
 
+Need = Literal["hidden layer", "public samples"]
+
+
 class Method(Procedures, ABC, Generic[S]):
     """A federated method. Subclasses are final frozen dataclasses that hold hyper-parameters only."""
 
@@ -83,6 +86,8 @@ class Method(Procedures, ABC, Generic[S]):
     summary: ClassVar[str]  # one line for `clusterfl methods`
     paper: ClassVar[str] = ""
     clustered: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = ()  # of data and model, beside training data
+    waits: ClassVar[str] = ""  # the field that says after how many rounds its own idea begins
     runs: ClassVar[tuple[type[Procedures], ...]] = ()  # procedures beside its own that it runs on clients
 
     @abstractmethod

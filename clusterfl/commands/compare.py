@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +24,6 @@ from clusterfl.commands.common import (
 )
 from clusterfl.errors import ConfigError
 
-if TYPE_CHECKING:
-    pass
-
 ALWAYS = ("local", "fedavg")  # a table without them says little
 
 
@@ -37,7 +34,12 @@ def register(app: typer.Typer) -> None:
 def compare(
     config: ConfigFile = None,
     methods: Annotated[
-        str, typer.Option("--methods", metavar="A,B", help="Methods; local and fedavg are always there.")
+        str,
+        typer.Option(
+            "--methods",
+            metavar="A,B",
+            help="Methods, also as ifca:k=3 or mine.py:Class; local and fedavg are always there.",
+        ),
     ] = "local,fedavg,ifca",
     seeds: Annotated[str, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5.")] = "0-2",
     reach: Annotated[
@@ -63,6 +65,7 @@ def compare(
       clusterfl compare
       clusterfl compare scenario.toml --methods local,fedavg,ifca --seeds 0-4 --out runs/table
       clusterfl compare scenario.toml --methods ifca,md-icfl --reach 0.9
+      clusterfl compare scenario.toml --methods ifca,ifca:k=3,mine.py:Nearest
     """
     set_logging(verbose, quiet)
     from clusterfl.config import Config
@@ -76,7 +79,7 @@ def compare(
         raise ConfigError(f"--reach {reach:g} should be above 0 and at most 1")
     base = Config.load(config, set_, data_root=data_root)
     names, numbers = parse_methods(methods), parse_seeds(seeds)
-    configs = {name: base.with_method(name) for name in names}  # all of them are checked before any starts
+    configs = {name: base.variant(name) for name in names}  # all of them are checked before any starts
     folder = out or Path("runs") / f"compare-{config.stem if config else 'demo'}"
     check_free(folder, base, force=force)
     with exclusive(folder), display(quiet) as shown:
@@ -111,13 +114,12 @@ def compare(
 
 
 def parse_methods(text: str) -> list[str]:
-    """Names in the order given, Local and FedAvg first where they are missing."""
-    from clusterfl.config.errors import choice
-    from clusterfl.methods import METHODS
+    """Names (and settings) in the order given, Local and FedAvg first where they are missing."""
+    from clusterfl.config.methods import find_method, named_settings
 
     asked = [name.strip() for name in text.split(",") if name.strip()]
     for name in asked:
-        choice("--methods", name, METHODS, "known methods")
+        find_method(named_settings(name)[0], "--methods")
     return list(dict.fromkeys([*(n for n in ALWAYS if n not in asked), *asked]))
 
 

@@ -20,12 +20,11 @@ def register(app: typer.Typer) -> None:
 
 def methods(name: Name = None, json: Json = False) -> None:
     """The methods and their parameters; with a NAME also what leaves a client, and its paper."""
-    from clusterfl.config.errors import choice
+    from clusterfl.config.methods import find_method
     from clusterfl.methods import METHODS
+    from clusterfl.outside import offered
 
-    if name is not None:
-        choice("method", name, METHODS, "a known method")
-    entries = [about_method(METHODS[n]) for n in ([name] if name else METHODS)]
+    entries = [about_method(find_method(n, "method")) for n in ([name] if name else [*METHODS, *offered("methods")])]
     if json:
         say_json(entries[0] if name else entries)
     elif name is None:

@@ -46,9 +46,15 @@ def choice(path: str, value: Any, known: Iterable[str], what: str) -> str:
     names = list(known)
     if isinstance(value, str) and value in names:
         return value
+    raise unknown(path, value, names, what)
+
+
+def unknown(path: str, value: Any, known: Iterable[str], what: str) -> ConfigError:
+    """The error about a name that is none of the known ones."""
+    names = list(known)
     close = closest(str(value), names)
     end = f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
-    raise ConfigError(f"{shown(path, value)} should be {what}; {end}")
+    return ConfigError(f"{shown(path, value)} should be {what}; {end}")
 
 
 @contextmanager

@@ -7,25 +7,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_origin
 
 from clusterfl.config import tables
-from clusterfl.config.errors import choice, dotted
+from clusterfl.config.errors import choice, dotted, naming
 from clusterfl.config.tables import Table, as_table
 from clusterfl.errors import ConfigError
 from clusterfl.method import Method
 from clusterfl.methods import METHODS
+from clusterfl.outside import is_outside, load_outside, offered, reference_of
 from clusterfl.parts.local import SGD
 
 
 def read_method(table: Any, path: str, local: SGD) -> Method[Any]:
     """A method from its table; fields that are methods themselves (``base``) are tables with a name again."""
     given = as_table(table, path)
-    name = choice(dotted(path, "name"), given.pop("name", "ifca"), METHODS, "a known method")
+    cls = find_method(given.pop("name", "ifca"), dotted(path, "name"))
 
     def convert(hint: Any, value: Any, where: str) -> Any:
         if not is_method(hint):
             return tables.value_of(hint, value, where)
         return value if isinstance(value, Method) else read_method(value, where, local)
 
-    cls = METHODS[name]
     fixed = {"local": local} if "local" in tables.hints_of(cls) else {}
     if "local" in given and fixed:
         raise ConfigError(f"table [{path}.local] should be the table [local]: all methods train by it")
@@ -40,8 +40,30 @@ def read_method(table: Any, path: str, local: SGD) -> Method[Any]:
     return made
 
 
+def find_method(name: Any, path: str = "method.name") -> type[Method[Any]]:
+    """A method's class: one of the library's, one that a package offers, or one of the user's own code."""
+    if isinstance(name, str) and name not in METHODS:
+        reference = offered("methods").get(name, name)
+        if is_outside(reference):
+            with naming(path):
+                return as_method(load_outside(reference), reference)
+    return METHODS[choice(path, name, METHODS, "a known method")]
+
+
+def named_settings(text: str) -> tuple[str, list[str]]:
+    """A method's name and its settings, from ``ifca:k=3:start=independent`` or ``mine.py:Nearest:k=3``."""
+    parts = text.split(":")
+    return ":".join(p for p in parts if "=" not in p), [p for p in parts if "=" in p]
+
+
+def as_method(value: Any, reference: str) -> type[Method[Any]]:
+    if not (isinstance(value, type) and issubclass(value, Method) and dataclasses.is_dataclass(value)):
+        raise ConfigError(f"{reference!r} should be a frozen dataclass that derives from clusterfl.Method")
+    return value
+
+
 def write_method(method: Method[Any]) -> Table:
-    table = {"name": method.name, **tables.write(method, skip=("local",))}
+    table = {"name": reference_of(type(method)) or method.name, **tables.write(method, skip=("local",))}
     return {**table, **{f.name: write_method(base) for f, base in bases_of(method)}}
 
 
@@ -69,11 +91,11 @@ def check_k(method: Method[Any], clients: int, path: str = "method") -> None:
 
 def switched(table: Mapping[str, Any], name: str) -> Table:
     """The ``[method]`` table when another method is asked for: its own parameters, and the common k."""
-    choice("method.name", name, METHODS, "a known method")
+    cls = find_method(name)
     before, own = table.get("method"), table.get("methods", {})
     new = dict(own.get(name, {})) if isinstance(own, dict) else {}
     k = before.get("k") if isinstance(before, dict) else None
-    return {**({} if k is None else _with_k(METHODS[name], k)), **new, "name": name}
+    return {**({} if k is None else _with_k(cls, k)), **new, "name": name}
 
 
 def _with_k(cls: type[Method[Any]], k: int) -> Table:

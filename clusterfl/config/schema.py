@@ -15,9 +15,10 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.config import tables
-from clusterfl.config.errors import UnknownKey, choice, naming, sentence
-from clusterfl.config.methods import check_k, read_method, switched, write_method
+from clusterfl.config.errors import UnknownKey, naming, sentence, unknown
+from clusterfl.config.methods import check_k, find_method, named_settings, read_method, switched, write_method
 from clusterfl.config.overrides import DEMO, changes_of, merged, put, read_toml
+from clusterfl.config.suited import suited
 from clusterfl.config.tables import Table, as_table
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
@@ -29,8 +30,8 @@ from clusterfl.engines.wrappers.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
 from clusterfl.fields import at_least, option
 from clusterfl.method import Method
-from clusterfl.methods import METHODS
-from clusterfl.models import MODELS
+from clusterfl.models import MODELS, find_model
+from clusterfl.outside import reference_of
 from clusterfl.parts.local import SGD
 
 
@@ -57,14 +58,16 @@ class ModelConfig:
     @staticmethod
     def read(table: Mapping[str, Any]) -> ModelConfig:
         given = dict(table)
-        name = choice("model.name", given.pop("name", ModelConfig.name), MODELS, "a known model")
-        entry = MODELS[name]
+        name = given.pop("name", ModelConfig.name)
+        entry = find_model(name) if isinstance(name, str) else None
+        if entry is None:
+            raise unknown("model.name", name, MODELS, "a known model")
         hints, params = tables.hints_of(entry.builder), dict(entry.params)
         for key, value in given.items():
             if key not in params:
                 raise UnknownKey("model", key, value, ["name", *params])
             params[key] = tables.value_of(hints[key], value, f"model.{key}")
-        return ModelConfig(name, params)
+        return ModelConfig(reference_of(entry.builder) or name, params)
 
     def write(self) -> Table:
         return {"name": self.name, **tables.plain(self.params)}
@@ -113,7 +116,7 @@ class Config(BaseModel):
             if isinstance(name, str) and name != (before.get("name", default) if isinstance(before, dict) else default):
                 # the file's parameters were another's
                 table[kind] = switched(table, name) if kind == "method" else {"name": name}
-        return Config.parse(merged(table, changes))
+        return Config.parse(suited(merged(table, changes), changes, demo=path is None))
 
     @staticmethod
     def parse(table: Mapping[str, Any]) -> Config:
@@ -150,7 +153,7 @@ class Config(BaseModel):
     @classmethod
     def _check_methods(cls, value: Any) -> Any:
         for name, table in as_table(value, "methods").items():
-            choice("methods", name, METHODS, "the names of known methods")
+            find_method(name, "methods")
             read_method({**as_table(table, f"methods.{name}"), "name": name}, f"methods.{name}", SGD())
         return value
 
@@ -193,6 +196,12 @@ class Config(BaseModel):
         if name == self.method.name:
             return self
         return Config.parse({**self.table(), "method": switched(self.table(), name)})
+
+    def variant(self, text: str) -> Config:
+        """The same run with another method, by its name and perhaps settings of its own: ``ifca:k=3``."""
+        name, settings = named_settings(text)
+        config = self.with_method(name)
+        return Config.parse(merged(config.table(), {"method": changes_of(settings)})) if settings else config
 
     def with_seed(self, seed: int) -> Config:
         return Config.parse({**self.table(), "seed": seed})

@@ -56,6 +56,7 @@ class CFL(Method[CFLState]):
     name: ClassVar[str] = "cfl"
     summary: ClassVar[str] = "starts as one cluster, cut in two wherever updates cancel out; finds K itself"
     paper: ClassVar[str] = "Sattler, Müller, Samek, IEEE TNNLS 2020"
+    waits = "start_round"
 
     local: SGD = SGD()
     # norms depend on model, step size and data

@@ -57,6 +57,8 @@ class FCCA(Method[FCCAState]):
     name: ClassVar[str] = "fcca"
     summary: ClassVar[str] = "global encoder, K heads; clients clustered by conditional flows of their features"
     paper: ClassVar[str] = "Zhou, Shi, Tian, Li, Ye, Lv, 2023"
+    needs = ("hidden layer",)
+    waits = "warmup"
 
     k: int = option(4, "clusters")
     local: SGD = SGD()
@@ -89,6 +91,8 @@ class FCCA(Method[FCCAState]):
         n, d = len(cohort), self.flow(task).dim
         if not 1 <= self.k <= n:
             raise ValueError(f"k={self.k} should be between 1 and the number of clients, {n}")
+        if set(task.head) >= set(task.params):
+            raise ValueError("model should have a layer before its classifier for fcca: its encoder is what all share")
         return FCCAState(
             repeat(first_net(task, key), self.k),
             torch.zeros(n, dtype=torch.int64),

@@ -40,6 +40,7 @@ class FedDS(Method[Indicated]):
     name: ClassVar[str] = "fedds"
     summary: ClassVar[str] = "one model down; the server assigns clients by KL of answers to public samples"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
+    needs = ("public samples",)
     runs = (Train, Losses)
 
     k: int = option(4, "clusters")
@@ -81,6 +82,7 @@ class FedDSMIC(Method[Indicated]):
     name: ClassVar[str] = "feddsmic"
     summary: ClassVar[str] = "FedDS with first-order MAML: each client takes a step of its own from its centre"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
+    needs = ("public samples",)
     runs = (Train, Losses)
 
     k: int = option(4, "clusters")

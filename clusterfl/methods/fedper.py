@@ -40,6 +40,7 @@ class FedPer(Method[Single]):
     summary: ClassVar[str] = "FedAvg on the body; every client keeps a head of its own"
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
     clustered: ClassVar[bool] = False
+    needs = ("hidden layer",)
 
     local: SGD = SGD()
     layers: int = option(1, "the last layers that stay on the client (the classifier); 0 is FedAvg")

@@ -47,6 +47,7 @@ class FLHC(Method[FLHCState]):
     name: ClassVar[str] = "fl-hc"
     summary: ClassVar[str] = "FedAvg, then one agglomerative clustering of updates, then FedAvg in each cluster"
     paper: ClassVar[str] = "Briggs, Fan, Andras, IJCNN 2020"
+    waits = "start_round"
 
     k: int | None = option(4, "clusters")
     threshold: float | None = option(None, "in place of k: groups are merged until they are this far apart")

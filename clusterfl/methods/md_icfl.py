@@ -55,6 +55,8 @@ class MDICFL(Method[MDState]):
     paper: ClassVar[str] = "Zhang, Zhang, Cheng, Bao, Cao, Jiang, Xu, Machine Learning 2024"
     runs = (Train, Losses)
 
+    waits = "warmup"
+
     k: int = option(4, "clusters")
     local: SGD = SGD()
     start: Strategy = option("kmeans-local", "where the centres start; the paper's random start is 'independent'")

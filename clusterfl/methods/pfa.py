@@ -47,6 +47,8 @@ class PFA(Method[Groups]):
     name: ClassVar[str] = "pfa"
     summary: ClassVar[str] = "FedAvg, one grouping by the sparsity of ReLU activations, then FedAvg per group"
     paper: ClassVar[str] = "Liu, Guo, Chen, WWW 2021"
+    needs = ("hidden layer",)
+    waits = "group_round"
 
     k: int = option(4, "groups")
     local: SGD = SGD()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ from clusterfl.models.lenet import lenet
 from clusterfl.models.mlp import mclr, mlp
 from clusterfl.models.mobilenet import mobilenetv2
 from clusterfl.models.resnet import conv18, resnet18
+from clusterfl.outside import is_outside, load_outside, offered
 
-__all__ = ["MODELS", "Classifier", "Flow", "Generator", "ModelEntry", "build_model"]
+__all__ = ["MODELS", "Classifier", "Flow", "Generator", "ModelEntry", "build_model", "find_model"]
+
+GIVEN = ("input_shape", "classes")  # what every builder may ask for
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A builder and one line on what it builds."""
+    """A builder and one line on what it builds. It is given ``input_shape`` and ``classes`` if it has them."""
 
     builder: Callable[..., nn.Module]
     description: str
@@ -32,8 +36,13 @@ class ModelEntry:
     @property
     def params(self) -> dict[str, Any]:
         """The builder's own parameters and their defaults."""
-        found = inspect.signature(self.builder).parameters.values()
-        return {p.name: p.default for p in found if p.kind is p.KEYWORD_ONLY}
+        signature = inspect.signature(self.builder).parameters.values()
+        return {p.name: p.default for p in signature if p.name not in GIVEN and p.default is not p.empty}
+
+    def build(self, input_shape: tuple[int, ...], classes: int, **params: Any) -> nn.Module:
+        names = inspect.signature(self.builder).parameters
+        given = {n: v for n, v in zip(GIVEN, (input_shape, classes), strict=True) if n in names}
+        return self.builder(**given, **params)
 
 
 MODELS: dict[str, ModelEntry] = {
@@ -48,18 +57,34 @@ MODELS: dict[str, ModelEntry] = {
 }
 
 
+def find_model(name: str) -> ModelEntry | None:
+    """A model of the library, one that a package offers, or a function or class of the user's own code."""
+    if name in MODELS:
+        return MODELS[name]
+    reference = offered("models").get(name, name)
+    return _outside(reference) if is_outside(reference) else None
+
+
+@functools.cache
+def _outside(reference: str) -> ModelEntry:
+    builder = load_outside(reference)
+    if not callable(builder):
+        raise ConfigError(f"{reference!r} should be a function or class that makes a torch.nn.Module")
+    return ModelEntry(builder, (inspect.getdoc(builder) or "a model of the user's").splitlines()[0])
+
+
 def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params: Any) -> nn.Module:
     """The named model for inputs of ``input_shape``, without the batch axis.
 
     Its own weights come from torch's global generator; ``Task.init`` draws the ones in use from a key.
     """
-    if name not in MODELS:
+    entry = find_model(name)
+    if entry is None:
         raise ConfigError(f"model={name!r} should be a known model{suggestion(name, MODELS)}")
     if not input_shape or not all(_is_int(side) and side > 0 for side in input_shape):
         raise ConfigError(f"input_shape={input_shape} should be whole numbers above 0")
     if not _is_int(classes) or classes < 2:
         raise ConfigError(f"classes={classes} should be a whole number of at least 2")
-    entry = MODELS[name]
     known = entry.params
     for key, value in params.items():
         if key not in known:
@@ -67,7 +92,7 @@ def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params:
             raise ConfigError(f"{key}={value!r} should be a parameter of {name!r}{hint}")
         if not _like(value, known[key]):
             raise ConfigError(f"{key}={value!r} should be like its default in {name!r}, {known[key]!r}")
-    return entry.builder(tuple(input_shape), classes, **params)
+    return entry.build(tuple(input_shape), classes, **params)
 
 
 def _is_int(value: Any) -> bool:

@@ -31,8 +31,8 @@ def indicators_of(task: Task) -> Tensor:
     """The public samples, or an error that says how to get some."""
     if task.public is None or not len(task.public):
         raise ValueError(
-            "task.public=None should be public samples that tell clusters apart: set indicators = 10 (per class) "
-            "in [data], or give your own as task.public"
+            "task.public=None should be public samples that tell clusters apart: add "
+            "--set data.indicators=10 (per class), or give your own as task.public"
         )
     return task.public
 

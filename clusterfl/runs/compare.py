@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ def compare(
     for seed in seeds:
         population: Population | None = None
         for name, config in configs.items():
-            one, place = config.with_seed(seed), folder / "runs" / f"{name}-seed{seed}"
+            one, place = config.with_seed(seed), folder / "runs" / f"{file_name(name)}-seed{seed}"
             summary = None if force else finished(place, one)
             if summary is None:
                 population = population or base.with_seed(seed).population()  # the same clients for every method
@@ -83,6 +84,12 @@ def compare(
         "reach": reach,
         "methods": [row(name, runs, figures(reach)) for name, runs in summaries.items()],
     }
+
+
+def file_name(text: str) -> str:
+    """A method's name and settings as the name of a folder."""
+    _, _, rest = text.rpartition("/")
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "-", rest)
 
 
 def finished(folder: Path, config: Config) -> dict[str, Any] | None:

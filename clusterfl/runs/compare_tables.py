@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from clusterfl.runs.compare import REACHED, figures
@@ -65,17 +66,16 @@ def _cells(entry: dict[str, Any], *, attacked: bool) -> list[str]:
     ]
 
 
-def as_text(result: dict[str, Any]) -> str:
-    """An aligned table; the same on a terminal and in a file."""
-    lines = [head(result), *(cells(entry, result) for entry in result["methods"])]
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells in columns: the first to the left, the others to the right."""
     widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
-    rule = "  ".join("-" * w for w in widths)
-    body = [
-        "  ".join(
-            cell.ljust(w) if j == 0 else cell.rjust(w) for j, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
+    columns = [[line[j].ljust(w) if j == 0 else line[j].rjust(w) for line in lines] for j, w in enumerate(widths)]
+    return ["  ".join(cells) for cells in zip(*columns, strict=True)]
+
+
+def as_text(result: dict[str, Any]) -> str:
+    body = aligned([head(result), *(cells(entry, result) for entry in result["methods"])])
+    rule = "-" * len(body[0])
     title = f"{result['data']}: {result['rounds']} rounds, mean ± standard deviation over {len(result['seeds'])} seeds"
     if result["attack"]:
         attack = result["attack"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from clusterfl.engines.pool import in_script
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.models import build_model
 from clusterfl.task import Task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def prepare(config: Config, population: Population | None = None, task: Task | N
         population = config.population()
         give_back()
     check_k(config.method, population.clients)
+    say_if_late(config)
     if task is None:
         with naming("model"):
             module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
@@ -69,3 +73,16 @@ def prepare(config: Config, population: Population | None = None, task: Task | N
     engine = resolve(config.engine, task, population, config.device, load)
     resolved = config.model_copy(update={"data": config.data.resolved(), "engine": engine})
     return Setup(resolved, population, task, config.attackers(population))
+
+
+def say_if_late(config: Config) -> None:
+    """A method whose own idea begins after the last round is only its warm-up: said before the first."""
+    for method in (config.method, *config.method.bases()):
+        if method.waits and (rounds := getattr(method, method.waits)) >= config.rounds:
+            log.warning(
+                "method.%s=%d should be below rounds=%d: %s's own clustering begins only then, so in this run never",
+                method.waits,
+                rounds,
+                config.rounds,
+                method.name,
+            )

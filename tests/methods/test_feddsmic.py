@@ -146,7 +146,7 @@ def test_clients_stay_where_they_are_until_the_warmup_ends(make: Any) -> None:
 @BOTH
 def test_without_public_samples_the_remedy_is_named(make: Any) -> None:
     task, population = small_task().with_public(None), small_population()
-    with pytest.raises(ValueError, match=r"task.public=None should be .* indicators = 10 \(per class\) in \[data\]"):
+    with pytest.raises(ValueError, match=r"task.public=None should be .* --set data\.indicators=10 \(per class\)"):
         play(make(k=2), Serial(task, population), 0)
 
 
