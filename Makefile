@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # one thread per process: clusterfl works in parallel across clients, not inside a matrix product
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test faults lint
+.PHONY: setup demo test faults lint docs
 
 setup: $(READY)
 
@@ -31,3 +31,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# the site into site/, strictly; it opens from disk
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
