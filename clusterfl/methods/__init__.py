@@ -24,6 +24,7 @@ from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
 from clusterfl.methods.mcfl import MCFL
 from clusterfl.methods.md_icfl import MDICFL
+from clusterfl.methods.pacfl import PACFL
 from clusterfl.methods.per_fedavg import PerFedAvg
 from clusterfl.methods.pfa import PFA
 from clusterfl.methods.robust_tkm import RobustTKM
@@ -55,5 +56,6 @@ METHODS: dict[str, type[Method[Any]]] = {
         FLHC,
         AWCFL,
         MCFL,
+        PACFL,
     )
 }

@@ -23,6 +23,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "robust-tkm": {"k": 2, "erm_epochs": 3},
     "cfl": SPLITTING,
     "fl-hc": {"k": 2, "start_round": 1},
+    "pacfl": {"k": 2},
     "awcfl": {"base": IFCA(k=2, local=LOCAL)},
     "mcfl": {"base": IFCA(k=2, local=LOCAL)},
 }
