@@ -7,6 +7,7 @@ from typing import Any
 from clusterfl.method import Method
 from clusterfl.methods.awcfl import AWCFL
 from clusterfl.methods.cfl import CFL
+from clusterfl.methods.ditto import Ditto
 from clusterfl.methods.fcca import FCCA
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedavg_ft import FedAvgFT
@@ -57,5 +58,6 @@ METHODS: dict[str, type[Method[Any]]] = {
         AWCFL,
         MCFL,
         PACFL,
+        Ditto,
     )
 }

@@ -108,7 +108,7 @@ def test_angles_are_those_of_the_authors_code() -> None:
 def test_turned_digits_are_found_before_training(proximity: str) -> None:
     population = build(DataConfig(clients=24, unseen=4, clusters=4, shift="rotate", samples=60), keys.key(0))
     task = Task(build_model("mlp", (1, 8, 8), 10, widths=[32]), 10)
-    method = PACFL(proximity=proximity)  # type: ignore[arg-type]
+    method = PACFL(proximity=proximity, local=LOCAL)  # type: ignore[arg-type]
     found = Simulation(method, population, Stacked(task, population), Schedule(10, eval_every=10)).run()
     assert found.unseen_assign is not None
     assert clustering(torch.cat([found.records[0].assign, found.unseen_assign]), population.truth).ari == 1.0
