@@ -14,9 +14,11 @@ from clusterfl.methods.fedavg_ft import FedAvgFT
 from clusterfl.methods.feddane import FedDANE
 from clusterfl.methods.feddist import FedDist, FedDWS
 from clusterfl.methods.feddsmic import FedDS, FedDSMIC
+from clusterfl.methods.fedem import FedEM
 from clusterfl.methods.fedfomo import FedFomo
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.fedprox import FedProx
+from clusterfl.methods.fedrc import FedRC
 from clusterfl.methods.fedsgd import FedSGD
 from clusterfl.methods.fesem import FeSEM
 from clusterfl.methods.fl_hc import FLHC
@@ -59,5 +61,7 @@ METHODS: dict[str, type[Method[Any]]] = {
         MCFL,
         PACFL,
         Ditto,
+        FedEM,
+        FedRC,
     )
 }

@@ -29,6 +29,8 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
     snapshot = newest_snapshot(run)
     population, ids = newcomers(config, data)
     method, root = config.method, keys.key(config.seed)
+    if out is not None and method.mixture:
+        raise ConfigError(f"out={out} should be unset: clients of {method.name} use a mixture of K models, not one")
     with prepare(config, population).engine() as engine:
         cohort = engine.cohort(ids, keys.fold_in(root, "admit"), snapshot.round)
         try:

@@ -24,6 +24,8 @@ SETTINGS: dict[str, dict[str, object]] = {
     "cfl": SPLITTING,
     "fl-hc": {"k": 2, "start_round": 1},
     "pacfl": {"k": 2},
+    "fedem": {"k": 2},
+    "fedrc": {"k": 2},
     "awcfl": {"base": IFCA(k=2, local=LOCAL)},
     "mcfl": {"base": IFCA(k=2, local=LOCAL)},
 }
