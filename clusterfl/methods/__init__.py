@@ -22,6 +22,7 @@ from clusterfl.methods.fedrc import FedRC
 from clusterfl.methods.fedsgd import FedSGD
 from clusterfl.methods.fesem import FeSEM
 from clusterfl.methods.fl_hc import FLHC
+from clusterfl.methods.flux import FLUX
 from clusterfl.methods.hypcluster import HypCluster
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
@@ -63,5 +64,6 @@ METHODS: dict[str, type[Method[Any]]] = {
         Ditto,
         FedEM,
         FedRC,
+        FLUX,
     )
 }
