@@ -7,6 +7,7 @@ from typing import Any
 from clusterfl.method import Method
 from clusterfl.methods.awcfl import AWCFL
 from clusterfl.methods.cfl import CFL
+from clusterfl.methods.clove import CLoVE
 from clusterfl.methods.ditto import Ditto
 from clusterfl.methods.fcca import FCCA
 from clusterfl.methods.fedavg import FedAvg
@@ -65,5 +66,6 @@ METHODS: dict[str, type[Method[Any]]] = {
         FedEM,
         FedRC,
         FLUX,
+        CLoVE,
     )
 }
