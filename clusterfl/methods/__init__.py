@@ -17,6 +17,7 @@ from clusterfl.methods.feddist import FedDist, FedDWS
 from clusterfl.methods.feddsmic import FedDS, FedDSMIC
 from clusterfl.methods.fedem import FedEM
 from clusterfl.methods.fedfomo import FedFomo
+from clusterfl.methods.fedgwc import FedGWC
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.fedprox import FedProx
 from clusterfl.methods.fedrc import FedRC
@@ -67,5 +68,6 @@ METHODS: dict[str, type[Method[Any]]] = {
         FedRC,
         FLUX,
         CLoVE,
+        FedGWC,
     )
 }

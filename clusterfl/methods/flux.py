@@ -190,7 +190,7 @@ def moments(z: Tensor, member: Tensor) -> Tensor:
 
 def rescaled(found: Tensor, scale: Tensor) -> Tensor:
     """Each block between 0 and 1 over the clients that were grouped."""
-    low, high = scale
+    low, high = scale[0], scale[1]
     return (found - low) / torch.where(high > low, high - low, 1.0)
 
 

@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "pacfl": {"k": 2},
     "fedem": {"k": 2},
     "fedrc": {"k": 2},
+    "fedgwc": {"losses": 3},
     "clove": {"k": 2},
     "flux": {"least_rounds": 2, "flat": 1.0},
     "awcfl": {"base": IFCA(k=2, local=LOCAL)},
