@@ -88,6 +88,7 @@ def clear(folder: Path) -> None:
     for path in [*checkpoints.glob("round-*.ckpt"), checkpoints / "records.log", *checkpoints.glob(".*.tmp")]:
         path.unlink(missing_ok=True)
     (folder / "rounds.jsonl").unlink(missing_ok=True)
+    (folder / "details.json").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
