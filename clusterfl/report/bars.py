@@ -8,7 +8,7 @@ import numpy as np
 
 from clusterfl.report.svg import Html, colour, el, group, picture, said, shortened, text
 
-WIDTH = 560.0
+WIDTH = 1160.0
 
 
 def stacked(rows: Sequence[str], classes: Sequence[str], counts: np.ndarray, *, title: str) -> Html:
@@ -27,7 +27,7 @@ def stacked(rows: Sequence[str], classes: Sequence[str], counts: np.ndarray, *, 
                 bar = el("rect", x=x, y=y, width=max(wide - 1, 0.5), height=tall, rx=2, class_="bar", data_t=told)
                 parts.append(group([bar], class_=_shade(c)))
                 if wide > 9 * len(classes[c]) + 6:
-                    parts.append(text(x + wide / 2, y + tall / 2 + 4, classes[c], "middle", "value on"))
+                    parts.append(text(x + wide / 2, y + tall / 2 + 4, classes[c], "middle", "value inside"))
             x += wide
     return picture(WIDTH, top + len(rows) * (tall + gap) + 2, parts, title)
 

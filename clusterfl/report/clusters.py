@@ -15,7 +15,7 @@ from clusterfl.report.lines import thinned
 from clusterfl.report.parts import Figure
 from clusterfl.report.runs import Run
 from clusterfl.report.scatter import Dot, scatter
-from clusterfl.report.svg import Html, Unit
+from clusterfl.report.svg import Html, Unit, said
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,20 @@ def flow_figure(run: Run) -> list[Figure]:
     places = rounds_shown(moved) if len(run.assign) > 1 else [0]
     heads = ["start" if run.rounds[j] == 0 else f"round {run.rounds[j]}" for j in places]
     drawing = flow([run.assign[j] for j in places], heads, run.names, title="who is where", true=run.truth)
-    shown = "" if len(places) == len(run.rounds) else f" {len(places)} of {len(run.rounds)} rounds are drawn: the first, the last and those with most moves."
+    shown = (
+        ""
+        if len(places) == len(run.rounds)
+        else f" {len(places)} of {len(run.rounds)} rounds are drawn: the first, the last and those with most moves."
+    )
     against = " On the right the true groups." if run.truth is not None else ""
-    return [Figure("Who is where", drawing, "Ribbons are clients, coloured by where they come from." + against + shown, wide=True)]
+    return [
+        Figure(
+            "Who is where",
+            drawing,
+            "Ribbons are clients, coloured by where they come from." + against + shown,
+            wide=True,
+        )
+    ]
 
 
 def by_client_order(run: Run, most: int) -> tuple[np.ndarray, str]:
@@ -64,14 +75,20 @@ def cross_figure(run: Run) -> list[Figure]:
         marked=marked,
         cuts=[],
         row_cuts=ends,
+        beside=("margin", [signed(float(run.margins[i]), run.metric.unit) for i in chosen]),
     )
     narrow = run.margins[np.isfinite(run.margins)]
     wrong = int((narrow < 0).sum())
     note = (
         f"The {run.metric.name} of every cluster's model on every client's test data; a frame is where the client is. "
-        f"Another model would serve {wrong} of {len(narrow):,} clients better." + cut
+        "The margin is its own model less the best other one: "
+        f"another would serve {wrong} of {len(narrow):,} clients better." + cut
     )
     return [Figure("Every model on every client", drawing, note)]
+
+
+def signed(value: float, unit: Unit) -> str:
+    return said(value, unit) if not value > 0 else "+" + said(value, unit)
 
 
 def together_figure(run: Run) -> list[Figure]:
@@ -113,7 +130,7 @@ def label_figure(run: Run) -> list[Figure]:
     table = np.array([counts[str(k)] for k in ids], dtype=float)
     rows = [f"cluster {k}" for k in ids]
     note = "Training samples of all clients of a cluster, by class."
-    return [Figure("What the clusters hold", stacked(rows, run.classes, table, title="label mix"), note)]
+    return [Figure("What the clusters hold", stacked(rows, run.classes, table, title="label mix"), note, wide=True)]
 
 
 def confusion_figures(run: Run, most: int = 8) -> list[Figure]:
@@ -122,7 +139,9 @@ def confusion_figures(run: Run, most: int = 8) -> list[Figure]:
     if not found:
         return []
     largest = sorted(map(int, found["counts"]), key=lambda k: (-(run.last == k).sum(), k))[:most]
-    drawings = [(f"cluster {k}", _confusion(run, np.array(found["counts"][str(k)], dtype=float))) for k in sorted(largest)]
+    drawings = [
+        (f"cluster {k}", _confusion(run, np.array(found["counts"][str(k)], dtype=float))) for k in sorted(largest)
+    ]
     before = " before clients personalise it" if run.details.get("personal") else ""
     note = f"Of each true class (row), the answers (column) of the cluster's model{before} on its clients' test data."
     note += "" if found["all"] else " A sample of the test data is counted."
@@ -145,12 +164,13 @@ def model_figures(run: Run) -> list[Figure]:
     centred = flat - flat.mean(axis=0)
     norms = np.linalg.norm(centred, axis=1)
     figures = []
-    if len(flat) <= 60 and (norms > 0).all():
+    if 3 <= len(flat) <= 60 and (norms > 0).all():  # two models are opposites around their mean, always
         cosine = centred @ centred.T / np.outer(norms, norms)
         names = [f"cluster {k}" if len(flat) <= 12 else str(k) for k in range(len(flat))]
-        number: Unit = "number"
         short = [str(k) for k in range(len(flat))]
-        drawing = heat_map(cosine, title="cosines of models", rows=names, columns=short, unit=number, palette="both", high=1.0)
+        drawing = heat_map(
+            cosine, title="cosines of models", rows=names, columns=short, unit="index", palette="both", high=1.0
+        )
         figures.append(Figure("How alike the models are", drawing, "Cosine between models, each less the mean of all."))
     if len(flat) >= 3:
         left, strength, _ = np.linalg.svd(centred, full_matrices=False)
@@ -170,8 +190,12 @@ def model_figures(run: Run) -> list[Figure]:
         ]
         axes = [f"component {i + 1} ({100 * s:.0f} %)" for i, s in enumerate(share)]
         colours = ", coloured by the true group" if of_model and run.truth is not None else ""
-        note = f"Principal components of all weights; a dot is {'a client' if of_model else 'a cluster'}'s model{colours}."
-        figures.append(Figure("Models on a map", scatter(dots, title="models by PCA", x_name=axes[0], y_name=axes[1]), note))
+        note = (
+            f"Principal components of all weights; a dot is {'a client' if of_model else 'a cluster'}'s model{colours}."
+        )
+        figures.append(
+            Figure("Models on a map", scatter(dots, title="models by PCA", x_name=axes[0], y_name=axes[1]), note)
+        )
     return figures
 
 
@@ -188,5 +212,8 @@ def models_of(run: Run) -> np.ndarray | None:
     except ClusterflError as e:
         log.info("no models are drawn: %s", e)
         return None
-    rows = [np.concatenate([t.flatten().float().numpy() for _, t in sorted(tree.items()) if t.is_floating_point()]) for _, tree in sorted(trees.items())]
+    rows = [
+        np.concatenate([t.flatten().float().numpy() for _, t in sorted(tree.items()) if t.is_floating_point()])
+        for _, tree in sorted(trees.items())
+    ]
     return np.stack(rows) if rows and len({len(r) for r in rows}) == 1 else None

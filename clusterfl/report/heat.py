@@ -30,18 +30,19 @@ def heat_map(
     cuts: Sequence[int] = (),
     row_cuts: Sequence[int] | None = None,
     x_name: str = "",
-    y_name: str = "",
+    beside: tuple[str, Sequence[str]] | None = None,
 ) -> Html:
-    """Rows from the top. ``marked`` squares have a frame; lines are drawn before the rows and columns of ``cuts``."""
+    """Rows from the top. ``marked`` squares have a frame; lines are drawn before the rows and columns of ``cuts``.
+
+    ``beside``: a heading and a word for each row, to the right of it.
+    """
     values = np.asarray(values, dtype=float)
     n, m = values.shape
     longest = max((len(r) for r in rows), default=0)
-    left = 14.0 + (min(7.4 * min(longest, 18), 136.0) if rows else 0) + (16 if y_name else 0)
-    top = 30.0 if columns else 8.0
-    across = cell or (width - left - 12) / max(m, 1)
-    across = min(across, 92.0) if rows else across
-    down = min(across, 30.0) if rows and across > 30 else across
-    down = max(down, 15.0) if rows and n <= 60 else down
+    left = 14.0 + (min(7.4 * min(longest, 18), 136.0) if rows else 0)
+    top, right = (30.0 if columns or beside else 8.0), (78.0 if beside else 12.0)
+    across = cell or (width - left - right) / max(m, 1)
+    down = across if cell or not rows else min(across, max(13.0, min(28.0, 440.0 / max(n, 1))))
     strength = scaled(values, low, high, palette)
     parts = _names(rows, columns, left, top, across, down)
     if values.size <= DRAWN:
@@ -57,9 +58,9 @@ def heat_map(
     foot = top + n * down
     if x_name:
         parts.append(text(left + m * across / 2, foot + 18, x_name, "middle", "axis-name"))
-    if y_name:
-        middle = top + n * down / 2
-        parts.append(text(12, middle, y_name, "middle", "axis-name", transform=f"rotate(-90 12 {middle:.0f})"))
+    if beside is not None:
+        parts.append(text(width - 8, top - 8, beside[0], "end", "tick"))
+        parts += [text(width - 8, top + (i + 0.5) * down + 4, word, "end", "name") for i, word in enumerate(beside[1])]
     return picture(width, foot + (28 if x_name else 8), parts, title)
 
 
@@ -73,7 +74,9 @@ def side_by_side(drawings: Sequence[tuple[str, Html]], *, title: str, width: flo
         x = n % across * wide
         box = [float(v) for v in drawing.split('viewBox="', 1)[1].split('"', 1)[0].split()]
         high = (wide - 12) * box[3] / box[2]
-        placed = drawing.replace("<svg ", f'<svg x="{x:.1f}" y="{y + 24:.1f}" width="{wide - 12:.1f}" height="{high:.1f}" ', 1)
+        placed = drawing.replace(
+            "<svg ", f'<svg x="{x:.1f}" y="{y + 24:.1f}" width="{wide - 12:.1f}" height="{high:.1f}" ', 1
+        )
         parts += [text(x + wide / 2, y + 14, name, "middle", "head"), Html(placed)]
         tall = max(tall, high + 34)
     return picture(width, y + tall, parts, title)

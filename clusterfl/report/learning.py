@@ -54,7 +54,8 @@ def metric_figures(run: Run) -> list[Figure]:
 def five_worst(values: np.ndarray, *, higher: bool) -> np.ndarray:
     """``[T]``: the mean of the five worst clients of each round."""
     ordered = np.sort(values if higher else -values, axis=1)[:, :5]
-    return np.nanmean(ordered, axis=1) * (1 if higher else -1)
+    means: np.ndarray = np.nanmean(ordered, axis=1) * (1 if higher else -1)
+    return means
 
 
 def by_cluster(values: np.ndarray, assign: np.ndarray) -> dict[int, np.ndarray]:
@@ -94,8 +95,10 @@ def agreement_figure(run: Run) -> list[Figure]:
             lines.append(Curve(name, x, y, k, strong=key == "ari"))
     if not lines or len(x) < 2 or not run.clustered:
         return []
-    drawing = curves(lines, title="agreement and moves", x_name="round", unit="share", zero=True)
-    return [Figure("Do the clusters settle?", drawing, "An ARI of 100 % is the true grouping, 0 % is chance.")]
+    drawing = curves(lines, title="agreement and moves", x_name="round", unit="index", zero=True)
+    return [
+        Figure("Do the clusters settle?", drawing, "An ARI of 1 is the true grouping, 0 is chance; moves as a share.")
+    ]
 
 
 def cost_figures(run: Run) -> list[Figure]:
@@ -108,8 +111,12 @@ def cost_figures(run: Run) -> list[Figure]:
     figures = []
     if np.nanmax(spent, initial=0.0) > 0:
         lines = [Curve(run.metric.name, spent, gain, 0, strong=True)]
-        drawing = curves(lines, title="metric against traffic", x_name="sent so far", x_unit="bytes", unit=run.metric.unit)
-        figures.append(Figure(f"{run.metric.name.capitalize()} against traffic", drawing, "Bytes up and down, the start included."))
+        drawing = curves(
+            lines, title="metric against traffic", x_name="sent so far", x_unit="bytes", unit=run.metric.unit
+        )
+        figures.append(
+            Figure(f"{run.metric.name.capitalize()} against traffic", drawing, "Bytes up and down, the start included.")
+        )
         ways = [
             Curve("up, clients to server", x, _column(run, lambda r: r["bytes_up"]), 1),
             Curve("down, server to clients", x, _column(run, lambda r: r["bytes_down"]), 5),
@@ -119,7 +126,9 @@ def cost_figures(run: Run) -> list[Figure]:
     clock = np.cumsum(_column(run, lambda r: r["seconds"]))
     lines = [Curve(run.metric.name, clock, gain, 0, strong=True)]
     drawing = curves(lines, title="metric against time", x_name="time so far", x_unit="seconds", unit=run.metric.unit)
-    figures.append(Figure(f"{run.metric.name.capitalize()} against time", drawing, "Wall-clock time of all rounds so far."))
+    figures.append(
+        Figure(f"{run.metric.name.capitalize()} against time", drawing, "Wall-clock time of all rounds so far.")
+    )
     seconds = [Curve("seconds of a round", x, _column(run, lambda r: r["seconds"]), 4)]
     drawing = curves(seconds, title="seconds", x_name="round", unit="seconds", zero=True)
     figures.append(Figure("Time of a round", drawing, "Wall-clock time of each round, its evaluation included."))

@@ -8,7 +8,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clusterfl.report.svg import Html, Scale, Unit, colour, el, group, line, number, picture, said, scale_over, text
+from clusterfl.report.svg import (
+    Html,
+    Scale,
+    Unit,
+    colour,
+    el,
+    group,
+    in_steps,
+    line,
+    number,
+    picture,
+    said,
+    scale_over,
+    text,
+)
 
 WIDTH, HEIGHT = 560.0, 320.0
 LEFT, RIGHT, BOTTOM = 62.0, 16.0, 44.0
@@ -55,7 +69,7 @@ def curves(
     low, high = float(np.min(xs, initial=math.inf)), float(np.max(xs, initial=-math.inf))
     low, high = (low, high) if high > low else (low - 0.5, low + 0.5)
     across = Scale(low, high, LEFT, width - RIGHT)
-    up = scale_over(everything, height - BOTTOM, top, zero=zero, most=1.0 if unit == "share" else None)
+    up = scale_over(everything, height - BOTTOM, top, zero=zero, most=1.0 if unit in ("share", "index") else None)
     parts = [*_axes(across, up, x_name, x_unit, unit), *(_curve(c, across, up) for c in lines)]
     parts += _bands(lines, across, up, x_name, x_unit, unit)
     return picture(width, height, [*legend, *parts], title)
@@ -118,10 +132,12 @@ def _legend(lines: Sequence[Curve], width: float) -> tuple[list[Html], float]:
     """The names in as many rows as they need, and where the picture may begin below them."""
     parts, x, y = [], LEFT, 14.0
     for c in lines:
-        needed = 34.0 + 7.6 * len(c.name)
+        needed = 38.0 + 8.4 * len(c.name)
         if x > LEFT and x + needed > width:
             x, y = LEFT, y + ROW
-        mark = line(x, y - 4, x + 18, y - 4, "curve" + (" strong" if c.strong else "") + (" dashed" if c.dashed else ""))
+        mark = line(
+            x, y - 4, x + 18, y - 4, "curve" + (" strong" if c.strong else "") + (" dashed" if c.dashed else "")
+        )
         parts.append(group([mark, text(x + 24, y, c.name, "start", "name")], class_=_colour(c), **_data(c.tags)))
         x += needed
     return parts, y + 14
@@ -149,8 +165,10 @@ def _axes(across: Scale, up: Scale, x_name: str, x_unit: Unit, unit: Unit) -> li
 def _tick(value: float, unit: Unit) -> str:
     if unit == "share":
         return f"{100 * value:g} %"
-    if unit == "number":
+    if unit in ("number", "index"):
         return f"{value:g}"
+    if unit == "bytes":
+        return in_steps(value, 1000.0, ("B", "kB", "MB", "GB", "TB"), digits="3g")
     return said(value, unit)
 
 

@@ -107,10 +107,25 @@ def awcfl(run: Run, state: Any) -> list[Figure]:
         return float((models - models.mean(dim=0)).norm(dim=1).mean())
 
     distance = np.array([apart(s) for s in shares])
-    here = Curve(f"this run, beta = {beta:g}", np.array([beta, beta]), np.array([0.0, float(distance.max())]), 3, dashed=True)
-    drawing = curves([Curve("distance to their mean", shares, distance, 0, strong=True), here], title="beta", x_name="beta", x_unit="number", unit="number", zero=True)
+    here = Curve(
+        f"this run, beta = {beta:g}", np.array([beta, beta]), np.array([0.0, float(distance.max())]), 3, dashed=True
+    )
+    drawing = curves(
+        [Curve("distance to their mean", shares, distance, 0, strong=True), here],
+        title="beta",
+        x_name="beta",
+        x_unit="number",
+        unit="number",
+        zero=True,
+    )
     same = (len(alive) - 1) / len(alive)
-    return [Figure("What beta does", drawing, f"Mean distance of the mixed models to their mean; at beta = {same:.3g} all coincide.")]
+    return [
+        Figure(
+            "What beta does",
+            drawing,
+            f"Mean distance of the mixed models to their mean; at beta = {same:.3g} all coincide.",
+        )
+    ]
 
 
 def _between(run: Run, chosen: np.ndarray, matrix: np.ndarray, *, both: bool, groups: np.ndarray | None = None) -> Any:

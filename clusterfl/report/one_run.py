@@ -84,14 +84,37 @@ def tiles(run: Run) -> list[Tile]:
     spread = s.get(f"{m.name}_std")
     true = s.get("true_clusters")
     candidates = [
-        Tile(m.key, f"mean {m.name}", s.get(m.key), m.unit, f"± {said(spread, m.unit)} between clients" if spread is not None else ""),
+        Tile(
+            m.key,
+            f"mean {m.name}",
+            s.get(m.key),
+            m.unit,
+            f"± {said(spread, m.unit)} between clients" if spread is not None else "",
+        ),
         Tile(f"{m.name}_bottom5", "five worst clients", s.get(f"{m.name}_bottom5"), m.unit),
-        Tile("ari", "ARI", s.get("ari"), "number", "agreement with the truth"),
-        Tile("clusters_found", "clusters found", s.get("clusters_found"), "count", "truth unknown" if true is None else f"{true} true ones"),
+        Tile("ari", "ARI", s.get("ari"), "index", "agreement with the truth"),
+        Tile(
+            "clusters_found",
+            "clusters found",
+            s.get("clusters_found"),
+            "count",
+            "truth unknown" if true is None else f"{true} true ones",
+        ),
         Tile("settled", "settled in round", s.get("settled"), "count", "the last move of a client"),
         Tile(f"unseen_{m.name}", "unseen clients", s.get(f"unseen_{m.name}"), m.unit, f"{s.get('unseen')} newcomers"),
-        Tile(f"global_{m.name}", "before personalisation", s.get(f"global_{m.name}") if run.details.get("personal") else None, m.unit),
-        Tile("accuracy_honest", "honest clients", s.get("accuracy_honest") if s.get("attackers") else None, "share", f"{len(s.get('attackers') or [])} attackers"),
+        Tile(
+            f"global_{m.name}",
+            "before personalisation",
+            s.get(f"global_{m.name}") if run.details.get("personal") else None,
+            m.unit,
+        ),
+        Tile(
+            "accuracy_honest",
+            "honest clients",
+            s.get("accuracy_honest") if s.get("attackers") else None,
+            "share",
+            f"{len(s.get('attackers') or [])} attackers",
+        ),
         Tile("bytes_up", "sent up", s.get("bytes_up"), "bytes", "clients to server"),
         Tile("bytes_down", "sent down", s.get("bytes_down"), "bytes", "server to clients"),
         Tile("rejected", "rejected replies", s.get("rejected") or None, "count"),
@@ -100,11 +123,14 @@ def tiles(run: Run) -> list[Tile]:
     return [tile for tile in candidates if tile.value is not None]
 
 
-def privacy(summary: dict[str, Any]) -> Html:
+def privacy(summary: dict[str, Any]) -> Html | None:
     spent = summary.get("privacy")
     if not spent:
-        return Html("")
-    rows = [Html(el("dt", name.replace("_", " ")) + el("dd", said(v, "number") if isinstance(v, float) else v)) for name, v in spent.items()]
+        return None
+    rows = [
+        Html(el("dt", name.replace("_", " ")) + el("dd", said(v, "number") if isinstance(v, float) else v))
+        for name, v in spent.items()
+    ]
     return el("div", el("h3", "Privacy spent"), el("dl", Html("".join(rows))), class_="card below")
 
 
@@ -137,7 +163,11 @@ def clients(run: Run) -> Table:
         k = run.summary["unseen_assignments"].get(name)
         row = [name, k, *([None] if run.truth is not None else [])]
         row += [_at(train, len(run.names) + j), _at(test, len(run.names) + j)]
-        row.append(_known(float(run.unseen_values[j])) if run.unseen_values is not None and j < len(run.unseen_values) else None)
+        row.append(
+            _known(float(run.unseen_values[j]))
+            if run.unseen_values is not None and j < len(run.unseen_values)
+            else None
+        )
         rows.append([*row, *([None] if margin_known else []), None, "unseen"])
     return Table(columns, rows, "clients")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from clusterfl.errors import ClusterflError
 from clusterfl.report.one_run import page_of
@@ -37,13 +38,18 @@ def write_report(*runs: str | Path, out: str | Path | None = None) -> Path:
 
 def render(page: Page) -> str:
     """One HTML document: style, script, pictures and data inside."""
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError:
-        raise ClusterflError("jinja2 should be installed for reports: pip install 'clusterfl[report]'") from None
     assets = resources.files("clusterfl.report") / "assets"
     style, script, template = (
         (assets / name).read_text(encoding="utf-8") for name in ("style.css", "script.js", "page.html")
     )
-    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(template)
-    return made.render(page=page, style=Html(style), script=Html(script))
+    made: str = environment().from_string(template).render(page=page, style=Html(style), script=Html(script))
+    return made
+
+
+def environment() -> Any:
+    """What templates are filled in by; all that is not markup is escaped."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError:
+        raise ClusterflError("jinja2 should be installed for reports: pip install 'clusterfl[report]'") from None
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)

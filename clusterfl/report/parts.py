@@ -37,7 +37,7 @@ class Figure:
     wide: bool = False
 
 
-Kind = Literal["text", "share", "number", "count", "bytes", "seconds", "cluster"]
+Kind = Literal["text", "share", "index", "number", "count", "bytes", "seconds", "cluster"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Section:
     figures: Sequence[Figure] = ()
     table: Table | None = None
     lead: str = ""
-    below: Html = Html("")
+    below: Html | None = None
 
     @property
     def id(self) -> str:
@@ -106,3 +106,9 @@ class Page:
     filters: Sequence[Filter] = field(default=())
     live: int | None = None  # the round that it shows, where it is served while the run goes on
     made_by: str = ""
+
+    @property
+    def columns(self) -> int:
+        """Of tiles: rows of at most seven, as even as they can be."""
+        n = max(len(self.tiles), 1)
+        return -(-n // -(-n // 7))

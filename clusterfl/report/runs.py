@@ -223,7 +223,7 @@ def unfinished(
     last = records[-1]
     n = len(last.assign)
     done = [r for r in records if r.measured]
-    row = next((r for r in reversed(rows) if r.get("accuracy_mean") is not None), {})
+    row: dict[str, Any] = next((r for r in reversed(rows) if r.get("accuracy_mean") is not None), {})
     so_far = {
         "method": config.get("method", {}).get("name"),
         "seed": config.get("seed", 0),

@@ -48,7 +48,7 @@ def page_of_several(runs: Sequence[Run]) -> Page:
     return Page(
         title=title or "Comparison",
         subtitle=f"{_many(len(found.methods), 'method')} compared over {_many(len(found.seeds), 'seed')}",
-        badges=list(found.methods),
+        badges=[],
         tiles=tiles(found),
         sections=[s for s in sections if s.figures or s.table],
         notes=notes,
@@ -95,7 +95,7 @@ def figures_of(found: Comparison) -> list[tuple[str, str, Kind, Unit]]:
     known: list[tuple[str, str, Kind, Unit]] = [
         (m.key, m.name, m.unit, m.unit),
         (f"{m.name}_bottom5", "worst 5", m.unit, m.unit),
-        ("ari", "ARI", "number", "number"),
+        ("ari", "ARI", "index", "index"),
         ("clusters_found", "clusters", "count", "count"),
         ("settled", "settled", "count", "count"),
         (f"unseen_{m.name}", "unseen", m.unit, m.unit),
@@ -146,19 +146,24 @@ def _p(p: float) -> str:
 
 
 def results_lead(found: Comparison) -> str:
-    over = "Means over seeds with 95 % confidence intervals (Student's t). " if len(found.seeds) > 1 else "One seed: no interval and no test. "
-    return over + f"★ is the best mean, ≈ is not distinguishable from it: {TEST}."
+    if len(found.seeds) < 2:
+        return "One seed: no interval and no test. ★ is the best mean."
+    return (
+        "Means over seeds with 95 % confidence intervals (Student's t). ★ is the best mean, ≈ is not distinguishable "
+        f"from it: {TEST}; – is what cannot be tested (the same gap for every seed, or fewer than two common seeds)."
+    )
 
 
 def every_run(found: Comparison) -> Table:
     wanted = figures_of(found)
-    columns = [Column("method"), Column("scenario"), Column("seed", "count")]
+    several = len(found.scenarios) > 1
+    columns = [Column("method"), *([Column("scenario")] if several else []), Column("seed", "count")]
     columns += [Column(heading, kind) for _, heading, kind, _ in wanted] + [Column("folder")]
     rows, tags = [], []
     for g in found.groups:
         for seed, run in g.runs.items():
             figures = [run.summary.get(key) for key, *_ in wanted]
-            rows.append([g.method, g.scenario, seed, *figures, str(run.folder)])
+            rows.append([g.method, *([g.scenario] if several else []), seed, *figures, str(run.folder)])
             tags.append({**g.tags, "seed": str(seed)})
     return Table(columns, rows, "runs", tags=tags)
 
@@ -186,7 +191,9 @@ def learning(found: Comparison, scenario: str) -> list[Figure]:
 
 def over_seeds(group: Group) -> tuple[np.ndarray, np.ndarray]:
     """(rounds ``[T]``, mean over clients ``[seeds, T]``) in the rounds that every seed measured."""
-    curves_ = [dict(zip(r.measured.tolist(), np.nanmean(r.values, axis=1).tolist(), strict=True)) for r in group.runs.values()]
+    curves_ = [
+        dict(zip(r.measured.tolist(), np.nanmean(r.values, axis=1).tolist(), strict=True)) for r in group.runs.values()
+    ]
     common = sorted(set.intersection(*(set(c) for c in curves_)))
     return np.array(common, dtype=float), np.array([[c[t] for t in common] for c in curves_])
 
@@ -207,7 +214,7 @@ def rank_part(found: Comparison) -> tuple[list[Figure], str]:
     got = ranks(table, higher=found.metric.higher)
     if got is None:
         return [], ""
-    drawing = rank_diagram(got.mean, got.distance, title="mean ranks")
+    drawing = rank_diagram(got.mean, got.distance, {m: i for i, m in enumerate(found.methods)}, title="mean ranks")
     test = "" if math.isnan(got.p) else f" Friedman's test: p {_p(got.p) if got.p < 0.001 else '= ' + _p(got.p)}."
     note = (
         f"Mean rank over {got.blocks} blocks (scenario and seed); a bar joins methods that are closer than Nemenyi's "
@@ -272,7 +279,7 @@ def agreement(found: Comparison) -> list[Figure]:
     if not np.isfinite(table).any():
         return []
     short = columns if by_seed else [f"({chr(97 + j)})" if j < 26 else f"({j})" for j in range(len(columns))]
-    drawing = heat_map(table, title="ARI", rows=found.methods, columns=short, unit="number", low=0.0, high=1.0)
+    drawing = heat_map(table, title="ARI", rows=found.methods, columns=short, unit="index", low=0.0, high=1.0)
     words = "" if by_seed else " " + "; ".join(f"{s} {c}" for s, c in zip(short, columns, strict=True)) + "."
     what = "each seed" if by_seed else "the mean over seeds"
     return [Figure("ARI against the true clusters", drawing, f"1 is the true grouping, 0 is chance; {what}.{words}")]

@@ -102,4 +102,6 @@ def ranks(table: Mapping[str, Sequence[float]], *, higher: bool) -> Ranks | None
     else:
         p = math.nan
     q = float(stats.studentized_range.ppf(1 - LEVEL, k, math.inf)) / math.sqrt(2)
-    return Ranks(dict(zip(names, placed.mean(axis=0).tolist(), strict=True)), n, p, q * math.sqrt(k * (k + 1) / (6 * n)))
+    return Ranks(
+        dict(zip(names, placed.mean(axis=0).tolist(), strict=True)), n, p, q * math.sqrt(k * (k + 1) / (6 * n))
+    )

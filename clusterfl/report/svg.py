@@ -81,7 +81,7 @@ def shortened(words: str, most: int) -> str:
 
 # -- numbers in words ----------------------------------------------------------------------------------
 
-Unit = Literal["share", "number", "count", "bytes", "seconds"]
+Unit = Literal["share", "index", "number", "count", "bytes", "seconds"]
 
 
 def said(value: float | None, unit: Unit) -> str:
@@ -90,6 +90,8 @@ def said(value: float | None, unit: Unit) -> str:
         return "–"
     if unit == "share":
         return f"{100 * value:.1f} %"
+    if unit == "index":
+        return f"{value:.2f}"
     if unit == "bytes":
         return in_steps(value, 1000.0, ("B", "kB", "MB", "GB", "TB"))
     if unit == "seconds":
@@ -99,11 +101,11 @@ def said(value: float | None, unit: Unit) -> str:
     return "0" if value == 0 else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def in_steps(value: float, step: float, units: Sequence[str]) -> str:
+def in_steps(value: float, step: float, units: Sequence[str], digits: str = "#.3g") -> str:
     at = 0
     while value >= step and at + 1 < len(units):
         value, at = value / step, at + 1
-    return f"{value:.0f} {units[at]}" if at == 0 or value >= 100 else f"{value:.3g} {units[at]}"
+    return f"{value:.0f} {units[at]}" if at == 0 or value >= 100 else f"{value:{digits}} {units[at]}"
 
 
 # -- scales --------------------------------------------------------------------------------------------

@@ -37,17 +37,19 @@ def split_tree(cuts: Sequence[Cut], last: int, sizes: Mapping[int, int], *, titl
     for k in order:
         end = across(last)
         name = f"cluster {k} · {sizes.get(k, 0)} clients"
-        marks = [line(across(begins[k]), y[k], end, y[k], "curve strong"), text(end + 10, y[k] + 4, name, "start", "name")]
+        marks = [
+            line(across(begins[k]), y[k], end, y[k], "curve strong"),
+            text(end + 10, y[k] + 4, name, "start", "name"),
+        ]
         parts.append(group(marks, class_=colour(k)))
     foot = 18.0 + len(order) * tall
-    for tick in across.ticks(6):
-        if tick == int(tick):
-            parts.append(text(across(tick), foot + 6, f"{tick:g}", "middle", "tick"))
+    whole = [tick for tick in across.ticks(6) if tick == int(tick)]
+    parts += [text(across(tick), foot + 6, f"{tick:g}", "middle", "tick") for tick in whole]
     parts.append(text(across(last / 2), foot + 26, "round", "middle", "axis-name"))
     return picture(WIDTH, foot + 34, parts, title)
 
 
-def rank_diagram(ranks: Mapping[str, float], distance: float, *, title: str) -> Html:
+def rank_diagram(ranks: Mapping[str, float], distance: float, colours: Mapping[str, int], *, title: str) -> Html:
     """Mean ranks on a line, best on the left; a bar joins methods closer than the critical distance (Demšar, 2006)."""
     names = sorted(ranks, key=lambda name: (ranks[name], name))
     k = len(names)
@@ -56,7 +58,10 @@ def rank_diagram(ranks: Mapping[str, float], distance: float, *, title: str) -> 
     axis, bars_end = 46.0, 46.0 + 14 + 9 * len(groups)
     parts = [line(across(1), axis, across(max(k, 2)), axis, "axis")]
     for tick in range(1, k + 1):
-        parts += [line(across(tick), axis - 5, across(tick), axis, "axis"), text(across(tick), axis - 10, tick, "middle", "tick")]
+        parts += [
+            line(across(tick), axis - 5, across(tick), axis, "axis"),
+            text(across(tick), axis - 10, tick, "middle", "tick"),
+        ]
     x0, x1 = across(1), across(min(1 + distance, max(k, 2)))
     parts += [line(x0, 12, x1, 12, "curve"), line(x0, 8, x0, 16, "curve"), line(x1, 8, x1, 16, "curve")]
     parts.append(text(x1 + 8, 16, f"critical distance {distance:.2f}", "start", "tick"))
@@ -75,7 +80,7 @@ def rank_diagram(ranks: Mapping[str, float], distance: float, *, title: str) -> 
             line(x, y, end, y, "curve"),
             text(end + (-6 if left else 6), y + 4, words, "end" if left else "start", "name"),
         ]
-        parts.append(group(marks, class_=colour(i)))
+        parts.append(group(marks, class_=colour(colours[name])))
     return picture(WIDTH, bars_end + 18 + 22 * half, [group(parts, class_="ink")], title)
 
 

@@ -36,6 +36,7 @@
     text: (v) => String(v),
     share: (v) => (100 * v).toFixed(1) + " %",
     number: (v) => (v === 0 ? "0" : Math.abs(v) < 1000 ? String(Number(v.toPrecision(3))) : Math.round(v).toLocaleString("en")),
+    index: (v) => v.toFixed(2),
     count: (v) => v.toLocaleString("en"),
     bytes,
     seconds: (v) => (v < 1 ? (1000 * v).toFixed(0) + " ms" : v < 120 ? v.toFixed(1) + " s" : (v / 60).toFixed(1) + " min"),
