@@ -106,7 +106,8 @@ def cost_figures(run: Run) -> list[Figure]:
     if not rows:
         return []
     spent = _column(run, lambda r: r["bytes_up"] + r["bytes_down"])
-    gain = _column(run, lambda r: r.get(run.metric.key))
+    means = dict(zip(run.measured.tolist(), np.nanmean(run.values, axis=1).tolist(), strict=True))
+    gain = _column(run, lambda r: means.get(r["round"]))
     x = np.array([r["round"] for r in rows], dtype=float)
     figures = []
     if np.nanmax(spent, initial=0.0) > 0:

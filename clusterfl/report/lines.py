@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -62,11 +61,11 @@ def curves(
     height: float = HEIGHT,
 ) -> Html:
     """Lines with bands over a common axis; pointing at a place tells all values there."""
-    lines = [_thin(c) for c in lines]
+    lines = [thin for c in lines if len((thin := _thin(c)).x)]
     legend, top = _legend(lines, width)
     everything = [v for c in lines for part in (c.y, c.low, c.high) if part is not None for v in part]
     xs = np.concatenate([c.x for c in lines]) if lines else np.zeros(1)
-    low, high = float(np.min(xs, initial=math.inf)), float(np.max(xs, initial=-math.inf))
+    low, high = float(xs.min()), float(xs.max())
     low, high = (low, high) if high > low else (low - 0.5, low + 0.5)
     across = Scale(low, high, LEFT, width - RIGHT)
     up = scale_over(everything, height - BOTTOM, top, zero=zero, most=1.0 if unit in ("share", "index") else None)
