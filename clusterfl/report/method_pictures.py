@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from clusterfl.report.clusters import by_client_order
-from clusterfl.report.heat import heat_map
+from clusterfl.report.heat import heat_map, side_by_side
 from clusterfl.report.lines import Curve, curves
 from clusterfl.report.parts import Figure
 from clusterfl.report.runs import Run
+from clusterfl.report.samples import sheet
+from clusterfl.report.svg import Html
 from clusterfl.report.trees import Cut, split_tree
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ def method_figures(run: Run) -> list[Figure]:
     from clusterfl.methods.fcca import FCCAState
     from clusterfl.methods.fedfomo import Federation
 
-    figures: list[Figure] = []
+    figures = pseudo(run)
     state = state_of(run)
     while state is not None:
         if isinstance(state, CFLState):
@@ -39,6 +41,22 @@ def method_figures(run: Run) -> list[Figure]:
             figures += awcfl(run, state)
         state = getattr(state, "base", None)  # a method around another has its pictures too
     return figures
+
+
+def pseudo(run: Run) -> list[Figure]:
+    """MD-ICFL's pseudo samples, where the run wrote them."""
+    from clusterfl.report.pseudo import load_samples
+    from clusterfl.runs.details import PSEUDO
+
+    path = run.folder / PSEUDO
+    if not path.exists():
+        return []
+    x = load_samples(path).numpy()  # [K, C, M, (channels,) height, width]
+    x = x if x.ndim == 5 else x[:, :, :, 0] if x.shape[3] == 1 else np.moveaxis(x, 3, -1)
+    names = run.classes or [str(c) for c in range(x.shape[1])]
+    drawing = sheet(x, [f"cluster {j}" for j in range(len(x))], names, title="pseudo samples")
+    note = "What each cluster's model takes for each class: inputs that the server found by itself, each stretched."
+    return [Figure("Pseudo samples", drawing, note, wide=True)]
 
 
 def state_of(run: Run) -> Any:
@@ -72,11 +90,12 @@ def fcca(run: Run, state: Any) -> list[Figure]:
     if len(chosen) < 2:
         return []
     matrices = similarity(state.signatures[chosen.tolist()]).mean()
-    figures = []
+    drawings = []
     for name, what, matrix in zip(("B", "P", "S"), ("mean cosine", "confidence", "B · P"), matrices, strict=True):
-        note = "Clients that have trained a flow, ordered by cluster; a mean over labels." + cut
-        figures.append(Figure(f"{name}: {what}", _between(run, chosen, matrix.numpy(), both=name != "P"), note))
-    return figures
+        drawings.append((f"{name}: {what}", _between(run, chosen, matrix.numpy(), both=name != "P", width=380.0)))
+    note = "Clients that have trained a flow, ordered by cluster; a mean over labels. Blue is above 0, red below." + cut
+    drawing = side_by_side(drawings, title="B, P and S", columns=3)
+    return [Figure("How alike the clients' flows are", drawing, note, wide=True)]
 
 
 def fedfomo(run: Run, state: Any) -> list[Figure]:
@@ -128,19 +147,26 @@ def awcfl(run: Run, state: Any) -> list[Figure]:
     ]
 
 
-def _between(run: Run, chosen: np.ndarray, matrix: np.ndarray, *, both: bool, groups: np.ndarray | None = None) -> Any:
+def _between(
+    run: Run,
+    chosen: np.ndarray,
+    matrix: np.ndarray,
+    *,
+    both: bool,
+    groups: np.ndarray | None = None,
+    width: float = 560.0,
+) -> Html:
     of = run.last[chosen] if groups is None else groups
     small = len(chosen) <= 40
-    names = [run.names[i] for i in chosen] if small else []
-    ends = [int(i) for i in np.flatnonzero(np.diff(of)) + 1]
     return heat_map(
         matrix,
         title="clients and clients",
-        rows=names,
+        rows=[run.names[i] for i in chosen] if small else [],
         columns=[],
         unit="number",
         palette="both" if both else "rising",
-        cuts=ends,
-        cell=min(430 / len(chosen), 30.0) if small else None,
+        cuts=[int(i) for i in np.flatnonzero(np.diff(of)) + 1],
+        width=width,
+        cell=min(0.77 * width / len(chosen), 30.0) if small else None,
         x_name="clients",
     )

@@ -7,25 +7,43 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 import clusterfl
+from clusterfl import keys
 from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.evaluate import EVAL_BATCH
 from clusterfl.loop import Outcome, Simulation
+from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.runs.files import write_whole
 
 DETAILS = "details.json"
+PSEUDO = "pseudo.safetensors"
 CELLS = 1_000_000  # entries of a table by client that are still written
 CLASSES = 100  # a confusion matrix of more is not written
 CLUSTERS = 20  # nor are those of more clusters
+SHOWN = 2  # pseudo samples of a class
 SAMPLES = 5_000  # of a cluster's test data, evenly spaced, that its confusion matrix counts
 
 
 def write_details(folder: Path, config: Config, simulation: Simulation, outcome: Outcome) -> None:
     found = details(config, simulation, outcome)
     write_whole(folder / DETAILS, (json.dumps(found, separators=(",", ":")) + "\n").encode())
+
+
+def write_pseudo(folder: Path, simulation: Simulation) -> None:
+    """MD-ICFL's pseudo samples ``[K, C, M, …]`` of the last centres, a few of each class, where they are images."""
+    method, population = simulation.method, simulation.population
+    shape = population.input_shape
+    image = len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
+    if not (isinstance(method, MDICFL) and image and population.classes <= CLASSES // 4):
+        return
+    cohort = simulation.engine.cohort(simulation.ids, keys.fold_in(simulation.root, "pseudo"), simulation.round)
+    with torch.no_grad():
+        x = method.pseudo(simulation.state, cohort).x
+    write_whole(folder / PSEUDO, save({"x": x[:CLUSTERS, :, :SHOWN].contiguous()}))
 
 
 def details(config: Config, simulation: Simulation, outcome: Outcome) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import csv
 import json
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (log,) = (tmp_path / "store").rglob("run-*.wandb")
     found: list[Any] = []
     while not found or found[-1].WhichOneof("record_type") != "exit":  # a process of its own writes the last of it
+        time.sleep(0.05)
         found = [records.Record.FromString(data) for data in entries(log.read_bytes())]
     history, artifacts = [], []
     for record in found:
