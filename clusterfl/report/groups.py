@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterfl.report.runs import Metric, Run
 
-NOT_SCENARIO = {"seed", "method", "methods", "engine", "checkpoint", "device"}
+NOT_SCENARIO = {"seed", "method", "methods", "local", "engine", "checkpoint", "device"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def compared(runs: Sequence[Run]) -> Comparison:
     alike = [run for run in done if run.metric == metric]
     left_out += [f"{r.folder} is measured by {r.metric.name} and left out." for r in done if r.metric != metric]
     scenarios = labels([str(r.summary.get("data", "")) for r in alike], [scenario_of(r.config) for r in alike])
-    methods = labels([r.title for r in alike], [flat(r.config.get("method", {})) for r in alike])
+    how = [flat(r.config.get("method", {})) | flat({"local": r.config.get("local", {})}) for r in alike]
+    methods = labels([r.title for r in alike], how, scenarios)
     found: dict[tuple[str, str], dict[int, Run]] = {}
     for run, scenario, method in zip(alike, scenarios, methods, strict=True):
         seeds = found.setdefault((method, scenario), {})
@@ -74,7 +75,7 @@ def compared(runs: Sequence[Run]) -> Comparison:
 
 
 def scenario_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """All that decides a run but its method and its seed."""
+    """All that decides a run but its seed, its method and how clients train."""
     kept = flat({k: v for k, v in config.items() if k not in NOT_SCENARIO})
     return {k: v for k, v in kept.items() if k != "data.root"}
 
@@ -88,12 +89,17 @@ def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
-def labels(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each name, with those keys of its table that tell it from others of the same name."""
-    found = []
-    for name, table in zip(names, tables, strict=True):
-        same = [t for n, t in zip(names, tables, strict=True) if n == name]
-        keys = sorted({k for t in same for k in t})
-        telling = [k for k in keys if len({repr(t.get(k)) for t in same}) > 1]
-        found.append(name + "".join(f", {k}={table.get(k, 'unset')}" for k in telling))
-    return found
+def labels(names: Sequence[str], tables: Sequence[Mapping[str, Any]], within: Sequence[str] | None = None) -> list[str]:
+    """Each name, with those keys of its table that tell it from others of the same name (and place ``within``)."""
+    places = within or [""] * len(names)
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for name, place, table in zip(names, places, tables, strict=True):
+        alike.setdefault((name, place), []).append(table)
+    telling: dict[str, set[str]] = {name: set() for name in names}
+    for (name, _), same in alike.items():
+        keys = {k for table in same for k in table}
+        telling[name] |= {k for k in keys if len({repr(table.get(k)) for table in same}) > 1}
+    return [
+        name + "".join(f", {k}={table.get(k, 'unset')}" for k in sorted(telling[name]))
+        for name, table in zip(names, tables, strict=True)
+    ]

@@ -109,9 +109,9 @@ def tiles(run: Run) -> list[Tile]:
             m.unit,
         ),
         Tile(
-            "accuracy_honest",
+            f"{m.name}_honest",
             "honest clients",
-            s.get("accuracy_honest") if s.get("attackers") else None,
+            s.get(f"{m.name}_honest") if s.get("attackers") else None,
             "share",
             f"{len(s.get('attackers') or [])} attackers",
         ),

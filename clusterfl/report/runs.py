@@ -202,8 +202,7 @@ def _metric(place: Path, name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def metric_of(summary: dict[str, Any]) -> Metric:
     """The metric that the summary names; accuracy where it names none."""
-    named = summary.get("metric") or "accuracy"
-    return Metric(str(named), bool(summary.get("higher_is_better", named not in ("rmse", "mae", "mse", "loss"))))
+    return Metric(str(summary.get("metric") or "accuracy"), summary.get("better", "higher") == "higher")
 
 
 def unfinished(

@@ -99,14 +99,14 @@ def figures_of(found: Comparison) -> list[tuple[str, str, Kind, Unit]]:
         ("clusters_found", "clusters", "count", "count"),
         ("settled", "settled", "count", "count"),
         (f"unseen_{m.name}", "unseen", m.unit, m.unit),
-        ("accuracy_honest", "honest", "share", "share"),
+        (f"{m.name}_honest", "honest", m.unit, m.unit),
         ("rejected", "rejected", "count", "count"),
         ("bytes_up", "up", "bytes", "bytes"),
         ("bytes_down", "down", "bytes", "bytes"),
         ("seconds", "time", "seconds", "seconds"),
     ]
     attacked = any(run.summary.get("attackers") for g in found.groups for run in g.runs.values())
-    shown = [f for f in known if attacked or f[0] not in ("accuracy_honest", "rejected")]
+    shown = [f for f in known if attacked or f[1] not in ("honest", "rejected")]
     return [f for f in shown if any(g.values(f[0]) for g in found.groups)]
 
 

@@ -12,12 +12,14 @@ from torch import Tensor
 
 import clusterfl
 from clusterfl import keys
+from clusterfl.cohort import one_thread
 from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.evaluate import EVAL_BATCH
 from clusterfl.loop import Outcome, Simulation
 from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.runs.files import write_whole
+from clusterfl.tree import row
 
 DETAILS = "details.json"
 PSEUDO = "pseudo.safetensors"
@@ -90,12 +92,11 @@ def confusion(simulation: Simulation, outcome: Outcome) -> dict[str, Any] | None
         rows = torch.cat([test.rows_of(i) for i in (assign == k).nonzero().flatten().tolist()]).unique()
         step = max(1, -(-len(rows) // SAMPLES))
         all_counted, rows = all_counted and step == 1, rows[::step]
-        pieces = engine.score_rows(outcome.served.models, [(k, piece) for piece in rows.split(EVAL_BATCH)])
-        if any("answer" not in piece for piece in pieces):
-            return None
-        answers = torch.cat([piece["answer"].long() for piece in pieces]) if pieces else rows[:0]
-        answers, true = answers.clamp(max=classes - 1), test.y[rows]
-        tables[str(k)] = (true * classes + answers).bincount(minlength=classes**2).reshape(classes, classes).tolist()
+        theta, true = row(outcome.served.models, k), test.y[rows]
+        with one_thread(), torch.no_grad():
+            answers = [engine.task.logits(theta, test.x[piece]).argmax(1) for piece in rows.split(EVAL_BATCH)]
+        answered = torch.cat(answers).clamp(max=classes - 1)  # a model may have outputs for which there is no class
+        tables[str(k)] = (true * classes + answered).bincount(minlength=classes**2).reshape(classes, classes).tolist()
     return {"counts": tables, "all": all_counted}
 
 

@@ -143,6 +143,8 @@ def test_several_runs(tmp_path: Path) -> None:
 
 def test_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     assert labels(["a", "a", "b"], [{"k": 2, "x": 1}, {"k": 3, "x": 1}, {"k": 9}]) == ["a, k=2", "a, k=3", "b"]
+    near = labels(["a", "a", "a"], [{"lr": 1}, {"lr": 2}, {"lr": 2}], ["here", "there", "there"])
+    assert near == ["a", "a", "a"]  # what differs only from place to place tells nothing
     one, two = made(tmp_path / "one", k=2), made(tmp_path / "two", k=3)
     found = compared([read_run(one), read_run(two), read_run(one)])
     assert found.methods == ["ifca, k=2", "ifca, k=3"] and len(found.scenarios) == 1
