@@ -139,7 +139,7 @@ def _legend(lines: Sequence[Curve], width: float) -> tuple[list[Html], float]:
         )
         parts.append(group([mark, text(x + 24, y, c.name, "start", "name")], class_=_colour(c), **_data(c.tags)))
         x += needed
-    return parts, y + 14
+    return parts, y + 20
 
 
 def _colour(c: Curve) -> str:

@@ -135,7 +135,7 @@ def _cell(group: Group, key: str, unit: Unit, stand: Standing | None) -> Any:
     over = Interval.of(list(group.values(key).values()))
     if not over.values:
         return None
-    exact = math.isnan(over.half) or (key in ("bytes_up", "bytes_down") or over.half == 0)
+    exact = math.isnan(over.half) or over.half == 0 or unit in ("bytes", "seconds")
     shown = said(over.mean, unit) if exact else f"{said(over.mean, unit)} ± {said(over.half, unit)}"
     mark = "" if stand is None else "best" if stand.best == group.method else "tied" if stand.tied(group.method) else ""
     return {"v": over.mean, "s": shown, "c": mark}

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+import clusterfl
+from clusterfl.config import Config
+from clusterfl.loop import Callback, Moment
+from clusterfl.report.live import LivePage
 from clusterfl.report.page import write_report
 from tests.report.folders import made
 
@@ -33,6 +37,13 @@ class Browser:
         self.context: Any = None
 
     def open(self, path: Path, width: int = 1400, theme: str = "light") -> Any:
+        address = path.absolute().as_uri()
+        page = self.go(address, width, theme)
+        assert self.said == []
+        assert [url for url in self.asked if not url.startswith(("data:", address))] == []
+        return page
+
+    def go(self, address: str, width: int = 1400, theme: str = "light") -> Any:
         self.context = self.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
         page = self.context.new_page()
         self.said: list[str] = []
@@ -41,9 +52,7 @@ class Browser:
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("dialog", lambda dialog: self.said.append(dialog.message))
         page.on("request", lambda request: self.asked.append(request.url))
-        page.goto(path.absolute().as_uri())
-        assert self.said == []
-        assert [url for url in self.asked if not url.startswith(("data:", path.absolute().as_uri()))] == []
+        page.goto(address)
         return page
 
     def close(self) -> None:
@@ -197,7 +206,7 @@ def test_hostile_names_are_text(several: bool, browser: Browser, tmp_path: Path)
     shown = column(page, "clients", 1)
     assert {n.strip() for n in HOSTILE} <= {s.strip() for s in shown}
     page.locator(".node").first.hover()
-    assert HOSTILE[0] in page.locator("#tip").inner_text() or HOSTILE[0][:20] in page.locator("#tip").inner_text()
+    assert "{{ 7*7 }}" in page.locator("#tip").inner_text()
     assert browser.said == []
 
 
@@ -206,3 +215,25 @@ def test_it_prints(browser: Browser, tmp_path: Path) -> None:
     assert page.pdf().startswith(b"%PDF")
     page.emulate_media(media="print")
     assert not page.locator(".top").is_visible() and page.locator("figure").first.is_visible()
+
+
+def test_a_live_page_follows_the_run_and_stays_when_it_is_over(browser: Browser, tmp_path: Path) -> None:
+    live = LivePage(tmp_path / "run")
+    pages: list[Any] = []
+
+    class Watching(Callback):
+        def on_start(self, moment: Moment) -> None:
+            pages.append(browser.go(live.address))
+
+        def on_round(self, moment: Moment) -> None:
+            pages[0].wait_for_function(f"document.getElementById('page').dataset.live === '{moment.round}'")
+            assert f"{moment.round} of 2 rounds" in pages[0].locator(".subtitle").inner_text()
+            assert len(column(pages[0], "clients", 1)) == 4
+
+    settings = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "method.k=2"]
+    live._looked.wait = lambda timeout=None: bool(pages[0].wait_for_selector(".live", state="detached"))  # type: ignore[method-assign]
+    clusterfl.run(
+        Config.load(None, [*settings, "engine.name=serial"]), out=tmp_path / "run", callbacks=[live, Watching()]
+    )
+    assert "Confusion in each cluster" in titles(pages[0]) and browser.said == []
+    assert all(url.startswith((live.address, "data:")) for url in browser.asked)
