@@ -226,7 +226,7 @@ def test_a_live_page_follows_the_run_and_stays_when_it_is_over(browser: Browser,
             pages.append(browser.go(live.address))
 
         def on_round(self, moment: Moment) -> None:
-            pages[0].wait_for_function(f"document.getElementById('page').dataset.live === '{moment.round}'")
+            pages[0].wait_for_selector(f'#page[data-live="{moment.round}"]')
             assert f"{moment.round} of 2 rounds" in pages[0].locator(".subtitle").inner_text()
             assert len(column(pages[0], "clients", 1)) == 4
 
