@@ -34,6 +34,7 @@ _HOME = {
     "load_modules": "runs.model_files",
     "on_client": "message",
     "run": "runs.run",
+    "write_report": "report.page",
 }
 __all__ = [
     "METHODS",
@@ -55,6 +56,7 @@ __all__ = [
     "load_modules",
     "on_client",
     "run",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from clusterfl.methods import METHODS
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
+    from clusterfl.report.page import write_report
     from clusterfl.runs.model_files import load_models, load_modules
     from clusterfl.runs.run import run
     from clusterfl.task import Task

@@ -88,6 +88,8 @@ def clear(folder: Path) -> None:
     for path in [*checkpoints.glob("round-*.ckpt"), checkpoints / "records.log", *checkpoints.glob(".*.tmp")]:
         path.unlink(missing_ok=True)
     (folder / "rounds.jsonl").unlink(missing_ok=True)
+    for name in ("details.json", "pseudo.safetensors", "report.html"):
+        (folder / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
