@@ -116,6 +116,14 @@ class Engine(Protocol):
         """Puts back what clients kept (a resume)."""
         ...
 
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        """What those of these clients keep that the call under way made keep something."""
+        ...
+
+    def take_back(self, clients: list[int]) -> None:
+        """These clients keep what they kept before the call under way: their replies were turned down."""
+        ...
+
     def rejections(self) -> int:
         """How many replies were turned down so far."""
         ...

@@ -64,6 +64,11 @@ class Record(State):
     def measured(self) -> bool:
         return not bool(self.accuracy.isnan().all())
 
+    @property
+    def lost(self) -> bool:
+        """Whether no sound reply came in this round, so that the state stayed as it was."""
+        return bool(self.logged.get("no_replies"))
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -276,6 +281,7 @@ class Simulation:
     def finish(self) -> Outcome:
         """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
         last = self.records[-1]
+        self._say_lost()
         self._follow_drift(self.round)
         served = self.method.serve(self.state, self.ids)
         sizes = self.population.train.sizes[: self.population.clients]
@@ -313,6 +319,11 @@ class Simulation:
             self.engine.spent(),
             by_model,
         )
+
+    def _say_lost(self) -> None:
+        lost = sum(r.lost for r in self.records)
+        if lost:
+            log.warning("in %d of %d rounds no sound reply came: the models stayed as they were", lost, self.round)
 
     def _cross_by_data(self, served: Served) -> Tensor:
         """``[N, K]``: what each client would use, on the data of each cluster that has clients."""

@@ -39,6 +39,12 @@ class Wrapper(BaseEngine):
     def set_states(self, states: dict[int, Tree]) -> None:
         self.inner.set_states(states)
 
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        return self.inner.newly_kept(clients)
+
+    def take_back(self, clients: list[int]) -> None:
+        self.inner.take_back(clients)
+
     def rejections(self) -> int:
         return self.inner.rejections()
 
