@@ -37,11 +37,11 @@ class BaseEngine(ABC):
     @abstractmethod
     def set_states(self, states: dict[int, Tree]) -> None: ...
 
-    @abstractmethod
-    def newly_kept(self, clients: list[int]) -> dict[int, Tree]: ...
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        return {}
 
-    @abstractmethod
-    def take_back(self, clients: list[int]) -> None: ...
+    def take_back(self, clients: list[int]) -> None:  # noqa: B027
+        """Nothing is known here of what clients keep."""
 
     def set_population(self, population: Population) -> None:
         self.population = population

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.client import Batch, Client
-from clusterfl.fields import at_least, option
+from clusterfl.fields import at_least, at_most, option
 from clusterfl.message import Loss, Model, Payload, Weight, on_client
 from clusterfl.method import Procedures, Registered
 from clusterfl.parts import perceptron
@@ -40,6 +40,7 @@ class SGD(Registered):
             raise ValueError("epochs=None and steps=None: one of them should be given")
         at_least(0, self, "lr", "momentum", "weight_decay", "lr_decay")
         at_least(1, self, "batch", "epochs", "steps")
+        at_most(torch.finfo(torch.float32).max, self, "lr", "momentum", "weight_decay", "lr_decay", "clip")
 
     def rate(self, round: int) -> float:
         return self.lr * self.lr_decay**round

@@ -26,8 +26,8 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
     if not (run / "config.toml").exists():
         raise ConfigError(f"{run} should be the folder of a run, with a config.toml")
     config = Config.load(run / "config.toml", data_root=data_root)
-    snapshot = newest_snapshot(run)
     population, ids = newcomers(config, data)
+    snapshot = newest_snapshot(run, config.method, population.clients if data is None else config.data.clients)
     method, root = config.method, keys.key(config.seed)
     if out is not None and method.mixture:
         raise ConfigError(f"out={out} should be unset: clients of {method.name} use a mixture of K models, not one")
