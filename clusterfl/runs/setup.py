@@ -17,6 +17,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
+from clusterfl.errors import ConfigError
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.models import build_model
 from clusterfl.task import Task
@@ -66,6 +67,11 @@ def prepare(config: Config, population: Population | None = None, task: Task | N
         with naming("model"):
             module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
         task = Task(module, population.classes)
+    else:
+        try:
+            task.check_draws(population.train.x[:2])
+        except ValueError as e:
+            raise ConfigError(str(e)) from e
     if population.indicators is not None:
         task = task.with_public(population.indicators[0])
     per_round = max(1, round(config.participation * population.clients))
