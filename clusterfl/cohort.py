@@ -81,6 +81,9 @@ class Spent:
     delta: float
     uploads: int
     uncovered: tuple[str, ...]  # "procedure: field"
+    given: tuple[str, ...] = ()  # those of them that epsilon is conditional on: which model a client began from
+    unit: str = "client"  # what is hidden: a client's data, or one sample of it
+    sampling: str = "known"  # whether those who see the uploads know who was asked
 
 
 class Engine(Protocol):
@@ -128,11 +131,11 @@ class Engine(Protocol):
         """How many replies were turned down so far."""
         ...
 
-    def account(self) -> Tensor | None:
+    def account(self) -> Tree | None:
         """Releases so far of each client, which privacy is accounted by; None where nothing is accounted."""
         ...
 
-    def set_account(self, releases: Tensor | None) -> None:
+    def set_account(self, account: Tree | None) -> None:
         """Puts back the account (a resume)."""
         ...
 

@@ -23,6 +23,7 @@ from clusterfl.commands.common import (
     default_out,
     draw,
     picture,
+    privacy_lines,
     say_json,
     say_report,
     set_logging,
@@ -161,4 +162,5 @@ def in_words(summary: dict[str, Any]) -> list[str]:
         f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}, clusters {summary['clusters_found']} of {summary['k']}, "
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}, {summary['seconds']:.1f} s",
         *(stood if lost else []),
+        *privacy_lines(summary["privacy"]),
     ]

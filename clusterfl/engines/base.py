@@ -52,10 +52,10 @@ class BaseEngine(ABC):
     def rejections(self) -> int:
         return 0
 
-    def account(self) -> Tensor | None:
+    def account(self) -> Tree | None:
         return None
 
-    def set_account(self, releases: Tensor | None) -> None:  # noqa: B027
+    def set_account(self, account: Tree | None) -> None:  # noqa: B027
         """Nothing is accounted here (wrappers/privacy.py does)."""
 
     def epsilon(self) -> float | None:

@@ -52,7 +52,7 @@ class Snapshot(State):
     state: Any
     kept: Any  # client id -> what it keeps
     traffic: dict[str, dict[str, int]]  # bytes down, up and by field
-    account: Any  # privacy: releases of each client, or None
+    account: Any  # privacy: what clients have released, or None
 
 
 class Checkpoints:
@@ -213,8 +213,9 @@ def misfit(snapshot: Snapshot, method: Method[Any], clients: int) -> str:
         return "its traffic is not counted in bytes"
     if not isinstance(kept, dict) or not all(isinstance(i, int) and _is_tree(t, Tensor) for i, t in kept.items()):
         return "what its clients keep are no tensors"
-    if snapshot.account is not None and not isinstance(snapshot.account, Tensor):
-        return "its account of privacy is no tensor"
+    account = snapshot.account
+    if account is not None and not isinstance(account, Tensor) and not _is_tree(account, Tensor):
+        return "its account of privacy are no tensors"
     try:
         served = method.serve(snapshot.state, torch.arange(clients))
         index = served.index

@@ -139,7 +139,7 @@ def test_a_resume_goes_on_counting_what_privacy_costs(tmp_path: Path) -> None:
         first.step(), saving.save(first)
     second = simulation(method=ALONE, engine=private())
     assert saver(tmp_path).restore(second)
-    assert torch.equal(second.engine.account(), first.engine.account())  # type: ignore[arg-type]
+    assert_equal(second.engine.account(), first.engine.account(), "the account")
     second.run()
     assert [r.epsilon for r in second.records] == [r.epsilon for r in whole.records]
     assert_equal(whole.state, second.state, "the model")
@@ -155,7 +155,7 @@ def test_a_resume_goes_on_counting_what_privacy_costs(tmp_path: Path) -> None:
         ({"traffic": 3}, "its traffic is not counted in bytes"),
         ({"kept": {0: {"head": "text"}}}, "what its clients keep are no tensors"),
         ({"kept": [1]}, "what its clients keep are no tensors"),
-        ({"account": [1, 2]}, "its account of privacy is no tensor"),
+        ({"account": [1, 2]}, "its account of privacy are no tensors"),
         ({"state": {"theta": 1}}, "its state is another one"),
         ({"state": Single({"a": 3})}, "its state is another one"),  # type: ignore[dict-item]
     ],

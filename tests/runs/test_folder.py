@@ -72,10 +72,10 @@ def test_a_config_that_is_no_text_is_another_runs(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_removed_meanwhile_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ClusterflError, match="could not be written .*make its folder one that is there"):  # noqa: SIM117
-        with exclusive(tmp_path / "run"):
-            shutil.rmtree(tmp_path / "run")
-            write_config(tmp_path / "run", config())
+    said = r"could not be written .*make its folder one that is there"
+    with pytest.raises(ClusterflError, match=said), exclusive(tmp_path / "run"):
+        shutil.rmtree(tmp_path / "run")
+        write_config(tmp_path / "run", config())
 
 
 @pytest.mark.parametrize(

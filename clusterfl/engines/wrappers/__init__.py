@@ -48,11 +48,11 @@ class Wrapper(BaseEngine):
     def rejections(self) -> int:
         return self.inner.rejections()
 
-    def account(self) -> Tensor | None:
+    def account(self) -> Tree | None:
         return self.inner.account()
 
-    def set_account(self, releases: Tensor | None) -> None:
-        self.inner.set_account(releases)
+    def set_account(self, account: Tree | None) -> None:
+        self.inner.set_account(account)
 
     def epsilon(self) -> float | None:
         return self.inner.epsilon()

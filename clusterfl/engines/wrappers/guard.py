@@ -45,7 +45,8 @@ class Guard(Wrapper):
             return
         for chunk in self.inner.execute(call):
             reasons = self._reasons(call, chunk)
-            self.inner.take_back([int(call.ids[p]) for p, r in zip(chunk.positions.tolist(), reasons, strict=True) if r])
+            ids = call.ids[chunk.positions].tolist()
+            self.inner.take_back([i for i, reason in zip(ids, reasons, strict=True) if reason])
             for p, reason in zip(chunk.positions.tolist(), reasons, strict=True):
                 if reason:
                     client = int(call.ids[p])
