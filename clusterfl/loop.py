@@ -33,6 +33,7 @@ class Schedule:
     participation: float = 1.0
     seed: int = 0
     eval_every: int = 1
+    measured: bool = True  # whether clients' test data is looked at, at all
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
@@ -63,6 +64,11 @@ class Record(State):
     @property
     def measured(self) -> bool:
         return not bool(self.accuracy.isnan().all())
+
+    @property
+    def lost(self) -> bool:
+        """Whether no sound reply came in this round, so that the state stayed as it was."""
+        return bool(self.logged.get("no_replies"))
 
 
 @dataclass(frozen=True)
@@ -241,7 +247,7 @@ class Simulation:
         served = self.method.serve(self.state, self.ids)
         assign = self.records[-1].assign if self.records else served.index
         t, last = self.round, self.round == self.schedule.rounds
-        measured = t % self.schedule.eval_every == 0 or last
+        measured = self.schedule.measured and (t % self.schedule.eval_every == 0 or last)
         nothing = torch.full((len(self.ids),), torch.nan, dtype=torch.float64)
         scores = self._scores(served, f1=last) if measured else None
         record = Record(
@@ -268,7 +274,7 @@ class Simulation:
     @one_thread()
     def measure_last(self) -> None:
         """The last record, measured as the last round of a run is, where the run ended early."""
-        if self.records[-1].f1 is None:
+        if self.schedule.measured and self.records[-1].f1 is None:
             scores = self._scores(self.method.serve(self.state, self.ids), f1=True)
             self.records[-1] = replace(self.records[-1], accuracy=scores.accuracy, loss=scores.mean_loss, f1=scores.f1)
 
@@ -276,12 +282,14 @@ class Simulation:
     def finish(self) -> Outcome:
         """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
         last = self.records[-1]
+        self._say_lost()
         self._follow_drift(self.round)
         served = self.method.serve(self.state, self.ids)
         sizes = self.population.train.sizes[: self.population.clients]
         nothing = torch.full_like(last.accuracy, torch.nan)
         impersonal, intra, inter, by_model = Accuracy.of(nothing, sizes), float("nan"), None, None
-        if served.k <= len(self.ids) // 2 + 1:  # where every client has a model of its own, there is no abroad
+        # where every client has a model of its own, there is no abroad
+        if self.schedule.measured and served.k <= len(self.ids) // 2 + 1:
             table = by_model = cross(self.engine, served.models, self.ids)
             impersonal = Accuracy.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
             if served.by_data:
@@ -314,6 +322,11 @@ class Simulation:
             by_model,
         )
 
+    def _say_lost(self) -> None:
+        lost = sum(r.lost for r in self.records)
+        if lost:
+            log.warning("in %d of %d rounds no sound reply came: the models stayed as they were", lost, self.round)
+
     def _cross_by_data(self, served: Served) -> Tensor:
         """``[N, K]``: what each client would use, on the data of each cluster that has clients."""
         key = keys.fold_in(self.root, "cross")
@@ -333,5 +346,7 @@ class Simulation:
         except (NotDefined, NoReplies) as e:
             log.warning("unseen clients are not measured: %s", e)
             return None, None
+        if not self.schedule.measured:
+            return None, served.index
         scores = evaluate(self.engine, self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
         return scores.accuracy, served.index

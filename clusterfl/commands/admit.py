@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, privacy_lines, say_json, set_logging
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +48,8 @@ def admit(
         typer.echo(line(row))
     mean = found["accuracy_mean"]
     typer.echo(f"{len(found['clients'])} clients" + ("" if mean is None else f", accuracy {mean:.3f}"))
+    for text in privacy_lines(found["privacy"]):
+        typer.echo(text)
     if out is not None:
         typer.echo(f"written to {out}")
 

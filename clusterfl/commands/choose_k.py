@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from clusterfl.commands.common import ConfigFile, DataRoot, Json, Quiet, Set, Verbose, say_json, set_logging
+from clusterfl.commands.common import (
+    ConfigFile,
+    DataRoot,
+    Json,
+    Quiet,
+    Set,
+    Verbose,
+    privacy_lines,
+    say_json,
+    set_logging,
+)
 from clusterfl.commands.compare import parse_seeds
 from clusterfl.errors import ConfigError
 
@@ -53,7 +63,12 @@ def choose_k(
     if max(wanted) > clients:
         raise ConfigError(f"--k {k!r} should not go beyond the {clients} clients that are looked at")
     with setup.engine() as engine:
-        advice = choose(engine, chosen.local, wanted, keys.key(chosen.seed), sample=sample, most=most)
+        key = keys.key(chosen.seed)
+        if chosen.privacy.on:  # noise that another look, or a run, shares could be subtracted
+            key = keys.fold_in(key, "choose-k", setup.config.digest(), setup.population.digest)
+        advice = choose(engine, chosen.local, wanted, key, sample=sample, most=most)
+        spent = engine.spent()
+    privacy = None if spent is None else asdict(spent)
     if json:
         say_json(
             {
@@ -62,6 +77,7 @@ def choose_k(
                 "clients": advice.clients,
                 "runs": advice.runs,
                 "views": [asdict(v) for v in advice.views],
+                "privacy": privacy,
             }
         )
         return
@@ -72,3 +88,7 @@ def choose_k(
         mark = "  <" if v.k == advice.k else ""
         typer.echo(f"{v.k:3d} {v.stability:10.2f} {silhouette:>11s} {v.inertia:8.3f} {gap:>9s}{mark}")
     typer.echo(f"k = {advice.k}: {advice.reason} ({advice.clients} clients, {advice.runs} local runs)")
+    for text in privacy_lines(privacy):
+        typer.echo(text)
+    if privacy is not None:
+        typer.echo("a run on the same clients comes on top of that: no ledger joins the two")

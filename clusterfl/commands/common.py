@@ -62,6 +62,17 @@ def say_report(drawn: Path | None, folder: Path) -> None:
     typer.echo(f"see `clusterfl report {folder}`" if drawn is None else f"report: {drawn}")
 
 
+def privacy_lines(spent: dict[str, Any] | None) -> list[str]:
+    """What was spent, what that is given, and what it does not cover."""
+    if spent is None:
+        return []
+    given = f", given {', '.join(spent['given'])}" if spent["given"] else ""
+    lines = [f"epsilon {spent['epsilon']:.3g} (delta {spent['delta']:g}) for a {spent['unit']}'s data{given}"]
+    if spent["uncovered"]:
+        lines.append(f"epsilon does not cover {', '.join(spent['uncovered'])}")
+    return lines
+
+
 def picture(summary: dict[str, Any], population: Population, limit: int = 100) -> list[str]:
     """Which client sits in which cluster; a letter after each client's number is its true cluster."""
     truth = population.truth

@@ -77,7 +77,7 @@ def compare(
     from clusterfl.runs.compare import compare as carry_out
     from clusterfl.runs.compare_tables import as_csv, as_markdown, as_text
     from clusterfl.runs.files import write_whole
-    from clusterfl.runs.folder import check_free, exclusive, write_config
+    from clusterfl.runs.folder import check_free, exclusive, withdrawn_unless_begun, write_config
     from clusterfl.runs.progress import Progress, display
 
     if reach is not None and not 0.0 < reach <= 1.0:
@@ -89,7 +89,9 @@ def compare(
         check_report()
     folder = out or Path("runs") / f"compare-{config.stem if config else 'demo'}"
     check_free(folder, base, force=force)
-    with exclusive(folder), display(quiet) as shown:
+    with exclusive(folder), withdrawn_unless_begun(folder), display(quiet) as shown:
+        check_free(folder, base, force=force)  # another comparison may have begun and ended since
+        write_config(folder, base)
         result = carry_out(
             base,
             configs,
@@ -99,7 +101,6 @@ def compare(
             reach=reach,
             watch=lambda name, seed, *_: [Progress(shown, f"{name}, seed {seed}")],
         )
-        write_config(folder, base)
         for name, text in (
             ("compare.json", jsonlib.dumps(result, indent=2) + "\n"),
             ("table.csv", as_csv(result)),

@@ -18,12 +18,20 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def methods(name: Name = None, json: Json = False) -> None:
+Privacy = Annotated[bool, typer.Option("--privacy", help="What epsilon covers of each, as a table in Markdown.")]
+
+
+def methods(name: Name = None, privacy: Privacy = False, json: Json = False) -> None:
     """The methods and their parameters; with a NAME also what leaves a client, and its paper."""
     from clusterfl.config.methods import find_method
     from clusterfl.methods import METHODS
     from clusterfl.outside import offered
 
+    if privacy:
+        from clusterfl.runs.coverage import table
+
+        typer.echo(table())
+        return
     entries = [about_method(find_method(n, "method")) for n in ([name] if name else [*METHODS, *offered("methods")])]
     if json:
         say_json(entries[0] if name else entries)

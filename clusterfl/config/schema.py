@@ -78,7 +78,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    seed: int = Field(0, ge=0, description="of the data, the start, the sampling and the training")
+    seed: int = Field(0, ge=0, lt=2**63, description="of the data, the start, the sampling and the training")
     rounds: int = Field(20, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients asked in a round")
     eval_every: int = Field(1, ge=1, description="rounds between measurements; the last round is always measured")

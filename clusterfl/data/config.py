@@ -14,6 +14,8 @@ from clusterfl.fields import option
 
 SPLITS = ("clusters", "dirichlet", "class_groups", "natural")
 TESTS = ("balanced", "own")
+MOST = 10_000_000  # clients, and samples of a client: more would fill the machine before anything is said
+MOST_ROWS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,12 @@ class DataConfig:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name}={value} should be at least {low}")
+        for name in ("clients", "unseen", "samples"):
+            value = getattr(self, name)
+            if value is not None and value > MOST:
+                raise ConfigError(f"{name}={value} should be at most {MOST}")
+        if self.samples is not None and (self.clients + self.unseen) * self.samples > MOST_ROWS:
+            raise ConfigError(f"samples={self.samples} for each client should be at most {MOST_ROWS} together")
         for name in ("alpha", "size_sigma"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

@@ -21,4 +21,5 @@ def proximal(anchor: Tree, strength: float, grad: Gradient = gradient) -> Gradie
         off = torch._foreach_sub([theta[n] for n in got], [anchor[n] for n in got])
         return dict(zip(got, torch._foreach_add(list(got.values()), off, alpha=strength), strict=True))
 
+    pulled.__reads_once__ = grad is gradient  # type: ignore[attr-defined]
     return pulled

@@ -36,6 +36,10 @@ Strategy = Literal[
 ]
 
 
+# ask for nothing, or for sums over clusters that the server has drawn itself
+SUMMED: tuple[Strategy, ...] = ("independent", "identical-noise", "random-partition", "shared-body")
+
+
 @dataclass(frozen=True)
 class Start(Registered):
     """A way to start, and its numbers."""

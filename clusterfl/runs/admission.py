@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from clusterfl.errors import ConfigError
 from clusterfl.evaluate import evaluate, personal_models
 from clusterfl.method import NotDefined
 from clusterfl.runs.checkpoint import newest_snapshot
+from clusterfl.runs.folder import exclusive
+from clusterfl.runs.ledger import charge_to
 from clusterfl.runs.setup import prepare
 from clusterfl.tree import row
 
@@ -26,40 +29,49 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
     if not (run / "config.toml").exists():
         raise ConfigError(f"{run} should be the folder of a run, with a config.toml")
     config = Config.load(run / "config.toml", data_root=data_root)
-    snapshot = newest_snapshot(run)
+    snapshot = newest_snapshot(run, config.method, config.data.clients)
     population, ids = newcomers(config, data)
     method, root = config.method, keys.key(config.seed)
     if out is not None and method.mixture:
         raise ConfigError(f"out={out} should be unset: clients of {method.name} use a mixture of K models, not one")
-    with prepare(config, population).engine() as engine:
-        cohort = engine.cohort(ids, keys.fold_in(root, "admit"), snapshot.round)
+    measured = config.privacy.publish_metrics or not config.privacy.on
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(prepare(config, population).engine())
+        if config.privacy.on:  # newcomers of other data are other clients, whose numbers begin at 0 again
+            stack.enter_context(exclusive(run))
+        ledger = run / ("privacy.log" if data is None else "privacy-admitted.log")
+        cohort = engine.cohort(ids, charge_to(engine, ledger, keys.fold_in(root, "admit")), snapshot.round)
         try:
             served = method.admit(snapshot.state, cohort)
         except NotDefined as e:
             raise ConfigError(f"method={method.name!r} should be one that admits clients: {e}") from e
-        tested = ids[population.test.sizes[ids] > 0]
         key = keys.fold_in(root, "unseen")
-        scores = evaluate(engine, method, served, ids, key, snapshot.round)
+        scores = evaluate(engine, method, served, ids, key, snapshot.round) if measured else None
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             for some, models in personal_models(engine, method, served, ids, key, snapshot.round):
                 for j, i in enumerate(some.tolist()):
                     save_file({n: t.contiguous() for n, t in row(models, j).items()}, out / f"client-{i}.safetensors")
-    accuracy = scores.accuracy.tolist()
+        spent = engine.spent()
+    known = {} if scores is None else {j: a for j, a in enumerate(scores.accuracy.tolist()) if scores.samples[j] > 0}
     truth = population.truth
     clients = [
         {
             "client": i,
             "cluster": int(served.index[j]),
-            "accuracy": accuracy[j] if scores.samples[j] > 0 else None,
+            "accuracy": known.get(j),
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
         }
         for j, i in enumerate(ids.tolist())
     ]
-    known = [c["accuracy"] for c in clients if c["accuracy"] is not None]
-    mean = sum(known) / len(known) if len(tested) else None
-    return {"method": method.name, "round": snapshot.round, "accuracy_mean": mean, "clients": clients}
+    return {
+        "method": method.name,
+        "round": snapshot.round,
+        "accuracy_mean": sum(known.values()) / len(known) if known else None,
+        "privacy": None if spent is None else asdict(spent),
+        "clients": clients,
+    }
 
 
 def newcomers(config: Config, data: str | None) -> tuple[Population, torch.Tensor]:

@@ -116,6 +116,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "bytes_down": outcome.bytes_down,
             "seconds": outcome.seconds,
             "rejected": sum(r.rejected for r in outcome.records),
+            "rounds_lost": sum(r.lost for r in outcome.records),
             **under_attack(config, population, outcome.records[-1]),
             "privacy": None if outcome.spent is None else dataclasses.asdict(outcome.spent),
             "data": population.name,

@@ -17,6 +17,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
+from clusterfl.errors import ConfigError
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.models import build_model
 from clusterfl.task import Task
@@ -50,9 +51,19 @@ class Setup:
     def simulation(self) -> Iterator[Simulation]:
         """The run before its first round; its engine ends with the context."""
         config = self.config
-        schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every)
+        measured = config.privacy.publish_metrics or not config.privacy.on
+        schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every, measured)
         with self.engine() as engine:
             yield Simulation(config.method, self.population, engine, schedule)
+
+
+def check_sampling(config: Config) -> None:
+    """A secret sample stays one only where nobody looks at single uploads."""
+    if config.privacy.on and config.privacy.sampling == "secret" and not config.method.only_sums():
+        raise ConfigError(
+            f"privacy.sampling='secret' should be 'known' for method={config.method.name!r} with these settings: its "
+            "server looks at single uploads, and so at who was asked"
+        )
 
 
 def prepare(config: Config, population: Population | None = None, task: Task | None = None) -> Setup:
@@ -62,10 +73,16 @@ def prepare(config: Config, population: Population | None = None, task: Task | N
         give_back()
     check_k(config.method, population.clients)
     say_if_late(config)
+    check_sampling(config)
     if task is None:
         with naming("model"):
             module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
         task = Task(module, population.classes)
+    else:
+        try:
+            task.check_draws(population.train.x[:2])
+        except ValueError as e:
+            raise ConfigError(str(e)) from e
     if population.indicators is not None:
         task = task.with_public(population.indicators[0])
     per_round = max(1, round(config.participation * population.clients))
