@@ -26,7 +26,7 @@ class OneShot(Method[Clusters]):
     name = "one-shot"
     summary = "k-means over first models, then FedAvg per cluster"
     k: int = 4
-    local: SGD = SGD()
+    local: SGD = SGD()  # noqa: RUF009 (frozen, as all rules are)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Clusters:
         start = task.init(key)
