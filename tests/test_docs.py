@@ -18,7 +18,7 @@ from clusterfl.commands.app import app
 from clusterfl.config import Config
 from clusterfl.config.schema import _TABLES
 from clusterfl.methods import METHODS
-from clusterfl.runs.coverage import table
+from clusterfl.runs import coverage
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"]
@@ -116,4 +116,5 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_table_of_what_epsilon_covers_is_that_of_the_declarations() -> None:
-    assert table() in (ROOT / "docs/reliability.md").read_text(encoding="utf-8"), "clusterfl methods --privacy makes it"
+    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    assert coverage.table() in text, "clusterfl methods --privacy makes it"

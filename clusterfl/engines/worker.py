@@ -17,6 +17,7 @@ from clusterfl.errors import ClientError
 from clusterfl.evaluate import row_scores
 from clusterfl.keys import fold_in
 from clusterfl.message import Call, Chunk, Fields, check_reply, take_row, take_rows
+from clusterfl.parts.local import check_hidden
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row, stack
 
@@ -66,6 +67,7 @@ class Worker:
             reply = dict(getattr(call.method, call.name)(me, **shared, **each))
             if not call.server:
                 check_reply(call, reply, me.kept, {**shared, **each})
+                check_hidden(call.method, reply, call.declared, me)
         except Exception as e:
             raise ClientError(call.label, i, f"{type(e).__name__}: {e}") from e
         if me.kept and not call.measure:
@@ -130,6 +132,7 @@ class Worker:
             reply = dict(procedure(me, **shared, **each))
             if not call.server:
                 check_reply(call, reply, me.kept, {**shared, **each})
+                check_hidden(call.method, reply, call.declared, me)
             return reply, me.kept
 
         n_train_d, n_test_d = n_train.to(self.device), n_test.to(self.device)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.client import Batch, Client
 from clusterfl.fields import at_least, at_most, option
-from clusterfl.message import Loss, Model, Payload, Weight, on_client
+from clusterfl.message import Declaration, Loss, Model, Payload, Weight, on_client
 from clusterfl.method import Procedures, Registered
 from clusterfl.parts import perceptron
 from clusterfl.tree import Tree, row, rows, select
@@ -73,6 +74,24 @@ class PrivateSGD(SGD):
     def epochs_of(self, n: int) -> int:
         """How often a client with ``n`` samples reads each of them, at most."""
         return self.epochs if self.epochs is not None else -(-(self.steps or 0) // max(1, -(-n // self.batch)))
+
+
+def rules_of(part: Any) -> Iterator[SGD]:
+    """The local rules that a method, or what it wraps, holds."""
+    if isinstance(part, SGD):
+        yield part
+    elif is_dataclass(part) and not isinstance(part, type):
+        for f in fields(part):
+            yield from rules_of(getattr(part, f.name))
+
+
+def check_hidden(procedures: Any, reply: Mapping[str, Payload], declared: Declaration, me: Client) -> None:
+    """Under a private rule, raises where a model leaves that was not made by it."""
+    models = [name for name in reply if isinstance(declared.get(name), Model)]
+    if models and not me.trained and any(isinstance(rule, PrivateSGD) for rule in rules_of(procedures)):
+        raise ValueError(
+            f"privacy.unit='sample' should be 'client': {models[0]!r} is not made by steps of the local rule"
+        )
 
 
 def private_gradient(me: Client, theta: Tree, batch: Batch, rule: PrivateSGD) -> Tree:

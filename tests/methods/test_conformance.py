@@ -22,13 +22,16 @@ from clusterfl.methods import (
     MCFL,
     MDICFL,
     METHODS,
+    Ditto,
     FedAvg,
     FedAvgFT,
     FedDANE,
     FedDS,
     FedDSMIC,
+    FedEM,
     FedPer,
     FedProx,
+    FedRC,
     FedSGD,
     FeSEM,
     HypCluster,
@@ -123,6 +126,7 @@ def test_wrappers_conform(method: Method) -> None:
 
 
 SUMS = [Local(), FedAvg(), FedAvgFT(), FedProx(), FedSGD(), FedDANE(), PerFedAvg(), FedPer()]
+SUMS += [Ditto(), FedEM(k=2, start="independent"), FedRC(k=2, start="independent")]
 SUMS += [IFCA(k=2, start="independent"), HypCluster(k=2, start="independent")]
 SUMS += [AWCFL(base=IFCA(k=2, start="independent"))]
 

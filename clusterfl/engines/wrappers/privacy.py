@@ -34,8 +34,20 @@ from clusterfl.engines.wrappers.accounting import Cost
 from clusterfl.engines.wrappers.updates import Changing, Parts, norms, origin_of, put, scaled, updates
 from clusterfl.errors import ConfigError
 from clusterfl.fields import one_of, option
-from clusterfl.message import Call, Chunk, Declaration, Fields, Gradient, Kept, Labels, Model, Statistic, tensors_of
-from clusterfl.parts.local import SGD, PrivateSGD
+from clusterfl.message import (
+    Call,
+    Chunk,
+    Declaration,
+    Fields,
+    Gradient,
+    Kept,
+    Labels,
+    Model,
+    Statistic,
+    Weight,
+    tensors_of,
+)
+from clusterfl.parts.local import SGD, PrivateSGD, rules_of
 from clusterfl.task import Task
 from clusterfl.tree import Tree
 
@@ -196,9 +208,9 @@ class Private(Changing):
 
     def _charge(self, call: Call, fields: Fields) -> None:
         covers = coverage(self.task, call, fields)
-        releases, uncovered = covers.releases, covers.uncovered
         if self.config.unit == "sample":
-            releases, uncovered = self._in_samples(call, covers, fields)
+            covers = self._in_samples(call, covers, fields)
+        releases, uncovered = covers.releases, covers.uncovered
         new = [what for what in uncovered if what not in self.ledger.uncovered]
         if new:
             log.warning("epsilon does not cover these, which leave clients as they are: %s", ", ".join(new))
@@ -209,15 +221,18 @@ class Private(Changing):
             self.ledger.charge(charge)
         self.own.count(charge)
 
-    def _in_samples(self, call: Call, covers: Coverage, fields: Fields) -> tuple[int, list[str]]:
-        """The same for one sample: an epoch reads it once. What clients do not make in local steps is not covered."""
+    def _in_samples(self, call: Call, covers: Coverage, fields: Fields) -> Coverage:
+        """The same for one sample: an epoch reads it once. What clients do not make in local steps is not covered, and
+        the models may have begun where that says."""
         models = [n for n in fields if isinstance(call.declared.get(n), Model)]
         rule = next((r for r in rules_of(call.method) if isinstance(r, PrivateSGD)), None)
         bare = [n for n in fields if n not in models or rule is None]
         uncovered = list(dict.fromkeys([*covers.uncovered, *(f"{call.label}: {n}" for n in bare)]))
         if rule is None or not models or not covers.releases:
-            return 0, uncovered
-        return max(rule.epochs_of(int(n)) for n in self.population.train.sizes[call.ids]), uncovered
+            return Coverage(0, uncovered, [])
+        epochs = max(rule.epochs_of(int(n)) for n in self.population.train.sizes[call.ids])
+        told = [n for n in bare if not isinstance(call.declared.get(n), Weight)]
+        return Coverage(epochs, uncovered, [f"{call.label}: {n}" for n in told])
 
     def _drawn_from(self, call: Call) -> int:
         """How many clients a secret sample was drawn from; 0 where everybody was asked, or newcomers. The first call of
@@ -329,15 +344,6 @@ def with_fixed(task: Task, call: Call, chunk: Chunk) -> Chunk:
 
 
 # -- noise in local steps ------------------------------------------------------------------------------
-
-
-def rules_of(part: Any) -> Iterator[SGD]:
-    """The local rules that a method, or what it wraps, holds."""
-    if isinstance(part, SGD):
-        yield part
-    elif dataclasses.is_dataclass(part) and not isinstance(part, type):
-        for f in dataclasses.fields(part):
-            yield from rules_of(getattr(part, f.name))
 
 
 def noisy(part: Any, config: PrivacyConfig) -> Any:

@@ -475,6 +475,24 @@ def test_a_sample_is_charged_once_for_each_epoch() -> None:
     assert bare.spent().uncovered == ("FedSGD.gradient: grad", "FedSGD.gradient: n") and bare.epsilon() == 0.0
 
 
+@dataclass(frozen=True)
+class ByHand(Procedures):
+    """Trains without its rule."""
+
+    rule: SGD = RULE
+
+    @on_client(theta=Model(of="theta"))
+    def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        return {"theta": {n: t + me.train.x.mean() for n, t in theta.items()}}
+
+
+@pytest.mark.parametrize("make", [Serial, Stacked])
+def test_a_model_that_no_private_step_made_does_not_leave(make: Any) -> None:
+    engine = private(make, SAMPLES)
+    with pytest.raises(ClientError, match=r"'theta' is not made by steps of the local rule"):
+        engine.cohort(IDS, keys.key(0)).run(ByHand().train, {"theta": engine.task.init(keys.key(0))})
+
+
 @pytest.mark.parametrize("method", [PerFedAvg(local=RULE), FedDANE(local=RULE), RobustTKM(k=2, local=RULE)])
 def test_a_method_that_reads_samples_more_often_is_refused(method: Any) -> None:
     with pytest.raises(ClientError, match=r"privacy\.unit='sample' should be 'client' for this method"):
