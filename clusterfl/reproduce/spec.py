@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ METRICS = {
     "ari": Metric("ARI", 1.0, 0.05),
     "nmi": Metric("NMI", 1.0, 0.05),
     "clusters_found": Metric("clusters", 1.0, None),
+    "settled": Metric("settled in round", 1.0, None),
     "bytes_up": Metric("MB up", 1e-6, None),
     "bytes_down": Metric("MB down", 1e-6, None),
     "f1_micro": Metric("micro-F1"),
@@ -60,13 +61,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """A method as the paper names it, what it changes, and the paper's figures per setting, as ``metrics``."""
+    """A method as the paper names it, what it changes, and the paper's figures per setting, as ``metrics``.
+
+    A row ``of`` another is the same of the paper's in another reading: it has that row's figures, in ``settings`` if
+    some are named, and they are not counted twice.
+    """
 
     name: str
     method: Table
     config: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
     paper: dict[str, tuple[float | Literal["-"], ...]] = field(default_factory=dict)
+    of: str | None = None
+    settings: tuple[str, ...] = ()
 
     def figures(self, setting: str, metrics: Sequence[str]) -> dict[str, float]:
         """What the paper has, by metric; the last ones may be left out."""
@@ -148,7 +155,7 @@ def load(path: Path) -> Experiment:
     try:
         given = read_toml(path)
         settings = tuple(_parts(Setting, given.pop("settings", []), "settings"))
-        rows = tuple(_parts(Row, given.pop("rows", []), "rows"))
+        rows = tuple(_readings(tuple(_parts(Row, given.pop("rows", []), "rows")), [s.name for s in settings]))
         own = {"folder": path.parent, "table": path.stem, "settings": settings, "rows": rows}
         found = tables.read(Experiment, given, "", given=own)
         for name in found.metrics:
@@ -175,6 +182,24 @@ def _parts(cls: type[tables.T], given: Any, path: str) -> Iterator[tables.T]:
             raise ConfigError(f"{path}.name={name!r} should be there once")
         seen.add(name)
         yield part
+
+
+def _readings(rows: Sequence[Row], settings: Sequence[str]) -> Iterator[Row]:
+    """Rows of other rows with the figures of these."""
+    mains = {row.name: row for row in rows if row.of is None}
+    for row in rows:
+        if row.of is None:
+            if row.settings:
+                raise ConfigError(f"rows.{row.name}.settings should be given with of alone: the name of another row")
+            yield row
+            continue
+        main = mains[choice(f"rows.{row.name}.of", row.of, mains, "the name of a row")]
+        for name in row.settings:
+            choice(f"rows.{row.name}.settings", name, settings, "the name of a setting")
+        if row.paper:
+            raise ConfigError(f"rows.{row.name}.paper should be left out: its figures are those of {main.name}")
+        kept = {s: figures for s, figures in main.paper.items() if not row.settings or s in row.settings}
+        yield replace(row, paper=kept, scale=row.scale or main.scale)
 
 
 def load_all(folder: Path) -> list[Experiment]:

@@ -13,7 +13,7 @@ from clusterfl.config.tables import Table
 from clusterfl.data.population import Population
 from clusterfl.errors import ConfigError
 from clusterfl.loop import Outcome
-from clusterfl.metrics import Accuracy, top_rounds
+from clusterfl.metrics import Accuracy, clustering, top_rounds
 from clusterfl.reproduce.spec import METRICS, Cell
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.results import plain, summary
@@ -51,6 +51,8 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
             "digest": digest(asked),
             "metrics": {name: told[name] for name in METRICS if name in told},
             "curve": [[r.round, round(float(r.accuracy.nanmean()), 4)] for r in measured],
+            "moved": moves(outcome) if outcome.method.clustered else None,
+            "ari_curve": clusterings(population, outcome) if outcome.method.clustered else None,
             "seconds": round(told["seconds"], 1),
             "engine": config.engine.name,
             "data_sha256": told["data_sha256"],
@@ -59,6 +61,24 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
             "config": decisive(asked),
         }
     )
+
+
+def moves(outcome: Outcome) -> list[list[float]]:
+    """(round, share of clients that changed their cluster), of the rounds in which some did."""
+    return [[r.round, round(r.moved, 4)] for r in outcome.records if r.moved > 0]
+
+
+def clusterings(population: Population, outcome: Outcome) -> list[list[float]] | None:
+    """(round, ARI), of the start, the end and every round after which it was another."""
+    found: list[list[float]] = []
+    for r in outcome.records:
+        truth = population.at(r.round).truth
+        if truth is None:
+            return None
+        ari = round(clustering(r.assign, truth[: len(r.assign)]).ari, 4)
+        if not found or ari != found[-1][1] or r is outcome.records[-1]:
+            found.append([r.round, ari])
+    return found
 
 
 def write_result(cell: Cell, result: Table) -> None:
