@@ -92,6 +92,7 @@ class Config(BaseModel):
     rounds: int = Field(20, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients asked in a round")
     eval_every: int = Field(1, ge=1, description="rounds between measurements; the last round is always measured")
+    eval_inter: bool = Field(False, description="each measurement also tries cluster models on the other clusters")
     device: str = Field("cpu", description="where clients compute, as PyTorch calls it")
     data: InstanceOf[DataConfig] = Field(default_factory=DataConfig)
     model: InstanceOf[ModelConfig] = Field(default_factory=lambda: ModelConfig.read({}))
@@ -196,7 +197,8 @@ class Config(BaseModel):
             "attack": tables.write(self.attack),
             "privacy": tables.write(self.privacy),
         }
-        return {**written, "methods": self.methods} if self.methods else written
+        more = {"eval_inter": True} if self.eval_inter else {}
+        return {**written, **more, "methods": self.methods} if self.methods else {**written, **more}
 
     def toml(self) -> str:
         return tomli_w.dumps(self.table())

@@ -33,6 +33,7 @@ METRICS = {
     "accuracy_top5_rounds": Metric("best 5 rounds"),
     "accuracy_top5_weighted": Metric("best 5 rounds, by size"),
     "accuracy_bottom5": Metric("worst 5"),
+    "accuracy_bottom5_rounds": Metric("worst 5, best rounds"),
     "accuracy_std": Metric("between clients", within=None),
     "global_accuracy": Metric("global"),
     "global_weighted": Metric("global, by size"),
@@ -52,11 +53,15 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A column: what it changes in the base config, always and at some scales."""
+    """A column: what it changes in the base config, always and at some scales.
+
+    A setting ``of`` another is the same of the paper's in another reading, as a row may be.
+    """
 
     name: str
     config: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
+    of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,7 @@ def load(path: Path) -> Experiment:
     try:
         given = read_toml(path)
         settings = tuple(_parts(Setting, given.pop("settings", []), "settings"))
-        rows = tuple(_readings(tuple(_parts(Row, given.pop("rows", []), "rows")), [s.name for s in settings]))
+        rows = tuple(_readings(tuple(_parts(Row, given.pop("rows", []), "rows")), settings))
         own = {"folder": path.parent, "table": path.stem, "settings": settings, "rows": rows}
         found = tables.read(Experiment, given, "", given=own)
         for name in found.metrics:
@@ -184,8 +189,11 @@ def _parts(cls: type[tables.T], given: Any, path: str) -> Iterator[tables.T]:
         yield part
 
 
-def _readings(rows: Sequence[Row], settings: Sequence[str]) -> Iterator[Row]:
-    """Rows of other rows with the figures of these."""
+def _readings(rows: Sequence[Row], settings: Sequence[Setting]) -> Iterator[Row]:
+    """Rows and settings of others with the figures of these."""
+    names = [s.name for s in settings]
+    columns = {s.name: choice(f"settings.{s.name}.of", s.of, names, "the name of a setting") for s in settings if s.of}
+    rows = [replace(r, paper=r.paper | {s: r.paper[of] for s, of in columns.items() if of in r.paper}) for r in rows]
     mains = {row.name: row for row in rows if row.of is None}
     for row in rows:
         if row.of is None:
@@ -195,7 +203,7 @@ def _readings(rows: Sequence[Row], settings: Sequence[str]) -> Iterator[Row]:
             continue
         main = mains[choice(f"rows.{row.name}.of", row.of, mains, "the name of a row")]
         for name in row.settings:
-            choice(f"rows.{row.name}.settings", name, settings, "the name of a setting")
+            choice(f"rows.{row.name}.settings", name, names, "the name of a setting")
         if row.paper:
             raise ConfigError(f"rows.{row.name}.paper should be left out: its figures are those of {main.name}")
         kept = {s: figures for s, figures in main.paper.items() if not row.settings or s in row.settings}

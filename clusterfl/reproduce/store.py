@@ -13,12 +13,18 @@ from clusterfl.config.tables import Table
 from clusterfl.data.population import Population
 from clusterfl.errors import ConfigError
 from clusterfl.loop import Outcome
-from clusterfl.metrics import Accuracy, clustering, top_rounds
+from clusterfl.metrics import Accuracy, bottom_rounds, clustering, top_rounds
 from clusterfl.reproduce.spec import METRICS, Cell
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.results import plain, summary
 
-EXECUTION = ("device", "engine", "checkpoint", "methods")  # how a run is carried out: a result stays valid without it
+EXECUTION = (
+    "device",
+    "engine",
+    "checkpoint",
+    "methods",
+    "eval_inter",
+)  # how a run is carried out: a result stays valid without it
 
 
 def decisive(config: Config) -> Table:
@@ -39,6 +45,7 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
     sizes = population.train.sizes[: population.clients]
     measured = [r for r in outcome.records[1:] if r.measured]
     told["accuracy_top5_weighted"] = top_rounds([Accuracy.of(r.accuracy, sizes).weighted for r in measured])
+    told["accuracy_bottom5_rounds"] = bottom_rounds([r.accuracy for r in measured])
     asked = cell.config()
     return plain(
         {
@@ -51,6 +58,8 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
             "digest": digest(asked),
             "metrics": {name: told[name] for name in METRICS if name in told},
             "curve": [[r.round, round(float(r.accuracy.nanmean()), 4)] for r in measured],
+            "intra_curve": curve(outcome, "intra") if cell.config().eval_inter else None,
+            "inter_curve": curve(outcome, "inter") if cell.config().eval_inter else None,
             "moved": moves(outcome) if outcome.method.clustered else None,
             "ari_curve": clusterings(population, outcome) if outcome.method.clustered else None,
             "seconds": round(told["seconds"], 1),
@@ -61,6 +70,12 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
             "config": decisive(asked),
         }
     )
+
+
+def curve(outcome: Outcome, name: str) -> list[list[float]]:
+    """(round, figure), of the rounds that have it."""
+    known = [(r.round, getattr(r, name)) for r in outcome.records]
+    return [[t, round(value, 4)] for t, value in known if value is not None]
 
 
 def moves(outcome: Outcome) -> list[list[float]]:

@@ -50,7 +50,7 @@ class Setup:
     def simulation(self) -> Iterator[Simulation]:
         """The run before its first round; its engine ends with the context."""
         config = self.config
-        schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every)
+        schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every, config.eval_inter)
         with self.engine() as engine:
             yield Simulation(config.method, self.population, engine, schedule)
 
