@@ -58,10 +58,13 @@ LOCAL = {
 
 
 def test_every_method_has_one() -> None:
-    assert PAPER.keys() == METHODS.keys()
+    assert PAPER.keys() <= METHODS.keys()
+    of_the_papers = {"md-icfl", "fedds", "feddsmic", "fcca", "fesem", "awcfl", "mcfl"}
+    baselines = {"local", "fedavg", "fedprox", "ifca", "per-fedavg", "fedper", "fedfomo", "cfl", "fl-hc", "hypcluster"}
+    assert of_the_papers | baselines | {"feddist", "feddws", "feddane", "fedsgd", "robust-tkm"} <= PAPER.keys()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", PAPER)
 def test_it_is_what_the_paper_lists(name: str) -> None:
     method = preset(name)
     for field, value in LISTED.get(name, {}).items():
@@ -71,7 +74,7 @@ def test_it_is_what_the_paper_lists(name: str) -> None:
         assert method == METHODS[name]()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", PAPER)
 def test_a_config_says_the_same_and_writes_it_out(name: str) -> None:
     config = Config.parse({"method": {"name": name, "preset": "paper"}})
     assert config.method == preset(name)
