@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -210,9 +211,9 @@ def show(found: Comparison) -> None:
 
 
 def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
-    from clusterfl.reproduce.compare import compare
+    from clusterfl.reproduce.compare import compare, in_words
 
-    entries = []
+    entries: list[dict[str, Any]] = []
     for e in experiments:
         found = compare(e, scale)
         entries.append(
@@ -225,8 +226,8 @@ def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
                 "cells": sum(1 for _ in e.cells(scale, [0])),
                 "scale": scale,
                 "finished": len(found.results),
-                "reproduced": found.reproduced,
-                "compared": found.compared,
+                "verdicts": dict(found.verdicts),
+                "readings": dict(found.readings),
             }
         )
     if json:
@@ -235,7 +236,7 @@ def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
     width = max(len(e.name) for e in experiments)
     for entry in entries:
         cells = f"{entry['cells']:3d} cells a seed, {entry['finished']} finished" if entry["cells"] else "a drawing"
-        count = f", {entry['reproduced']} of {entry['compared']} reproduced" if entry["compared"] else ""
+        count = f", figures {in_words(Counter(entry['verdicts']))}" if entry["verdicts"] else ""
         typer.echo(f"{entry['experiment']:{width}}  {entry['title']}: {cells}{count}")
 
 
@@ -244,5 +245,5 @@ def write_page(folder: Path, experiments: Sequence[Experiment]) -> Path:
     from clusterfl.runs.files import write_whole
 
     path = page_path(folder)
-    write_whole(path, page(experiments).encode())
+    write_whole(path, page(experiments, path.parent / "figures").encode())
     return path

@@ -20,11 +20,11 @@ COUNTED = ("full", "laptop")  # smoke only shows that it runs
 
 @dataclass(frozen=True)
 class Metric:
-    """How a figure is called, its unit, and what may be missing to the paper's."""
+    """How a figure is called, its unit, and how far from the paper's it may be."""
 
     label: str
     factor: float = 100.0  # accuracies are in points
-    within: float | None = 1.5  # ours counts as reproduced from the paper's minus this on
+    within: float | None = 1.5  # from the paper's, to agree with it; None: no figure to compare
 
 
 METRICS = {
@@ -77,12 +77,17 @@ class Row:
     config: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
     paper: dict[str, tuple[float | Literal["-"], ...]] = field(default_factory=dict)
+    spread: dict[str, tuple[float | Literal["-"], ...]] = field(default_factory=dict)  # the paper's ±, alike
     of: str | None = None
     settings: tuple[str, ...] = ()
 
     def figures(self, setting: str, metrics: Sequence[str]) -> dict[str, float]:
         """What the paper has, by metric; the last ones may be left out."""
         return {m: v for m, v in zip(metrics, self.paper.get(setting, ()), strict=False) if v != "-"}
+
+    def spreads(self, setting: str, metrics: Sequence[str]) -> dict[str, float]:
+        """The paper's ± of these."""
+        return {m: v for m, v in zip(metrics, self.spread.get(setting, ()), strict=False) if v != "-"}
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Experiment:
     notes: tuple[str, ...] = ()
     uses: str | None = None  # a figure of another experiment's results
     report: str | None = None  # what draws it, as module:function
+    not_run: str = "time"  # why figures are not run at full scale: time, data, size
     base: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()
@@ -207,7 +213,7 @@ def _readings(rows: Sequence[Row], settings: Sequence[Setting]) -> Iterator[Row]
         if row.paper:
             raise ConfigError(f"rows.{row.name}.paper should be left out: its figures are those of {main.name}")
         kept = {s: figures for s, figures in main.paper.items() if not row.settings or s in row.settings}
-        yield replace(row, paper=kept, scale=row.scale or main.scale)
+        yield replace(row, paper=kept, spread=main.spread, scale=row.scale or main.scale)
 
 
 def load_all(folder: Path) -> list[Experiment]:
