@@ -161,7 +161,7 @@ def commit() -> str | None:
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != package.resolve().parent:
             return None  # installed below somebody else's checkout
-        changed = git("status", "--porcelain", "--untracked-files=no")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")  # of the package: a page may be new
         return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
