@@ -54,7 +54,8 @@ def reproduce(
     """Reproduce a table of a paper: run what is missing, print ours beside the paper's.
 
     A cell (one method, one setting, one seed) that is finished is not run again while its config is the same;
-    stop at any time and start again. docs/reproduction.md is written anew at the end.
+    stop at any time and start again. A figure is drawn from the results there are, below docs/figures;
+    docs/reproduction.md is written anew at the end.
 
     \b
     Examples:
@@ -62,6 +63,7 @@ def reproduce(
       clusterfl reproduce md-icfl.table4 --seeds 0-2
       clusterfl reproduce feddsmic.table2-mnist --only FedDSMIC --setting alpha=0.5
       clusterfl reproduce fcca --scale smoke
+      clusterfl reproduce feddsmic.fig4
     """
     set_logging(verbose, quiet)
     from clusterfl.reproduce.compare import compare
@@ -76,12 +78,17 @@ def reproduce(
     if listed or what is None:
         listing(chosen, scale, json)
         return
-    cells = wanted(chosen, scale, parse_seeds(seeds or ("0" if scale == "smoke" else "0-2")), only, setting)
-    try:
-        failed = run_missing(cells, data_root, engine, quiet, verbose)
-    finally:  # also what an interrupted study has so far
-        if scale != "smoke":
-            write_page(where, every)
+    failed = 0
+    if any(e.rows for e in chosen) or not any(e.report for e in chosen):
+        cells = wanted(chosen, scale, parse_seeds(seeds or ("0" if scale == "smoke" else "0-2")), only, setting)
+        try:
+            failed = run_missing(cells, data_root, engine, quiet, verbose)
+        finally:  # also what an interrupted study has so far
+            if scale != "smoke":
+                write_page(where, every)
+    if scale != "smoke":
+        failed += draw_figures([e for e in chosen if e.report], every, where, data_root)
+        write_page(where, every)
     found = [compare(e, scale) for e in chosen if e.rows]
     if json:
         say_json([c.json() for c in found])
@@ -90,6 +97,24 @@ def reproduce(
             show(c)
     if failed:
         raise typer.Exit(1)
+
+
+def draw_figures(
+    figures: Sequence[Experiment], every: Sequence[Experiment], folder: Path, data_root: Path | None
+) -> int:
+    """Writes the pictures of these figures; how many could not be drawn for want of results."""
+    from clusterfl.reproduce.draw import draw
+    from clusterfl.reproduce.page import page_path, picture_name
+
+    failed = 0
+    for e in figures:
+        try:
+            path = draw(e, every, page_path(folder).parent / "figures" / picture_name(e), data_root)
+            typer.echo(f"drawn: {path}", err=True)
+        except ClusterflError as error:
+            failed += len(figures) == 1  # of a whole paper, what can be drawn is
+            log.warning("%s is not drawn: %s", e.name, error)
+    return failed
 
 
 def experiments_folder(given: Path | None) -> Path:

@@ -103,6 +103,8 @@ class Experiment:
     notes: tuple[str, ...] = ()
     uses: str | None = None  # a figure of another experiment's results
     report: str | None = None  # what draws it, as module:function
+    shows: tuple[str, ...] = ()  # the settings that it shows; none: all
+    needs: str | None = None  # what a result must hold to be shown: inter_curve
     not_run: str = "time"  # why figures are not run at full scale: time, data, size
     base: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)

@@ -27,6 +27,9 @@ EXECUTION = (
 )  # how a run is carried out: a result stays valid without it
 
 
+CURVES = ("curve", "intra_curve", "inter_curve", "moved", "ari_curve")  # what a figure may show
+
+
 def decisive(config: Config) -> Table:
     """What a result depends on: the whole config but where the data lies and how the run is carried out."""
     table = {k: v for k, v in config.table().items() if k not in EXECUTION}
@@ -131,6 +134,7 @@ class Results:
             try:
                 found = json.loads(path.read_text(encoding="utf-8"))
                 kept = {k: found[k] for k in ("seed", "metrics", "seconds")}
+                kept |= {k: found[k] for k in CURVES if found.get(k)}
                 self.files[path.name] = {**kept, "digest": digest(Config.parse(modernised(found["config"])))}
             except (ConfigError, OSError, ValueError, KeyError, TypeError):
                 continue  # damaged, or of another time: run again
