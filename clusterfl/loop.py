@@ -34,6 +34,7 @@ class Schedule:
     seed: int = 0
     eval_every: int = 1
     measured: bool = True  # whether clients' test data is looked at, at all
+    eval_inter: bool = False  # also what cluster models score at home and abroad, whenever accuracy is measured
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
@@ -60,6 +61,8 @@ class Record(State):
     rejected: int = 0  # replies that were turned down in this round
     epsilon: float | None = None  # privacy spent so far, if it is accounted
     f1: Tensor | None = None  # [N]: each client's mean F1 over classes; of the last round only
+    intra: float | None = None  # where it is asked for: cluster models at home
+    inter: float | None = None  # and abroad; None with one cluster
 
     @property
     def measured(self) -> bool:
@@ -263,6 +266,7 @@ class Simulation:
             self.engine.rejections() - before.rejections,
             self.engine.epsilon(),
             None if scores is None else scores.f1,
+            *(self._at_home_and_abroad(served) if measured and self.schedule.eval_inter else (None, None)),
         )
         self.records.append(record)
         return record
@@ -288,13 +292,10 @@ class Simulation:
         sizes = self.population.train.sizes[: self.population.clients]
         nothing = torch.full_like(last.accuracy, torch.nan)
         impersonal, intra, inter, by_model = Accuracy.of(nothing, sizes), float("nan"), None, None
-        # where every client has a model of its own, there is no abroad
-        if self.schedule.measured and served.k <= len(self.ids) // 2 + 1:
+        if self._compared(served):
             table = by_model = cross(self.engine, served.models, self.ids)
             impersonal = Accuracy.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
-            if served.by_data:
-                table = self._cross_by_data(served)
-            intra, inter = intra_inter(table, served.index)
+            intra, inter = intra_inter(self._cross_by_data(served) if served.by_data else table, served.index)
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
@@ -326,6 +327,17 @@ class Simulation:
         lost = sum(r.lost for r in self.records)
         if lost:
             log.warning("in %d of %d rounds no sound reply came: the models stayed as they were", lost, self.round)
+
+    def _compared(self, served: Served) -> bool:
+        """Whether models are few enough to be tried on each other's clients: to each its own knows no abroad."""
+        return self.schedule.measured and served.k <= len(self.ids) // 2 + 1
+
+    def _at_home_and_abroad(self, served: Served) -> tuple[float | None, float | None]:
+        """Intra and inter accuracy of this round's models."""
+        if not self._compared(served):
+            return None, None
+        table = self._cross_by_data(served) if served.by_data else cross(self.engine, served.models, self.ids)
+        return intra_inter(table, served.index)
 
     def _cross_by_data(self, served: Served) -> Tensor:
         """``[N, K]``: what each client would use, on the data of each cluster that has clients."""

@@ -18,6 +18,7 @@ from clusterfl.commands.app import app
 from clusterfl.config import Config
 from clusterfl.config.schema import _TABLES
 from clusterfl.methods import METHODS
+from clusterfl.methods.presets import PAPER
 from clusterfl.runs import coverage
 
 ROOT = Path(__file__).parent.parent
@@ -65,6 +66,15 @@ def test_every_method_has_a_page(name: str) -> None:
     assert configs and blocks(page, "python")
     for config in configs:
         assert Config.parse(tomllib.loads(config)).method.name == name
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_page_says_what_the_paper_has(name: str) -> None:
+    text = (ROOT / f"docs/methods/{name}.md").read_text(encoding="utf-8")
+    said = text.partition("## The paper's settings\n")[2].partition("\n## ")[0]
+    for key in [*PAPER[name].method, *PAPER[name].local]:
+        assert f"`{key}" in said or f"[local] {key}" in said, f"{name}: {key}"
+    assert ("changes nothing" in said) == (not PAPER[name].method), name
 
 
 LONG = {"md-icfl", "fcca"}

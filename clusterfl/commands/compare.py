@@ -71,6 +71,7 @@ def compare(
       clusterfl compare scenario.toml --methods local,fedavg,ifca --seeds 0-4 --out runs/table
       clusterfl compare scenario.toml --methods ifca,md-icfl --reach 0.9
       clusterfl compare scenario.toml --methods ifca,ifca:k=3,mine.py:Nearest
+      clusterfl compare scenario.toml --methods md-icfl,md-icfl@paper
     """
     set_logging(verbose, quiet)
     from clusterfl.config import Config
@@ -126,10 +127,14 @@ def compare(
 def parse_methods(text: str) -> list[str]:
     """Names (and settings) in the order given, Local and FedAvg first where they are missing."""
     from clusterfl.config.methods import find_method, named_settings
+    from clusterfl.methods.presets import find
 
     asked = [name.strip() for name in text.split(",") if name.strip()]
     for name in asked:
-        find_method(named_settings(name)[0], "--methods")
+        method, at, preset = named_settings(name)[0].partition("@")
+        find_method(method, "--methods")
+        if at:
+            find(method, preset, "--methods preset")
     return list(dict.fromkeys([*(n for n in ALWAYS if n not in asked), *asked]))
 
 

@@ -70,6 +70,8 @@ def round_row(record: Record, population: Population) -> dict[str, Any]:
             "nmi": right and right.nmi,
             "clusters": int(record.assign.unique().numel()),
             "moved": record.moved,
+            "intra_accuracy": record.intra,
+            "inter_accuracy": record.inter,
             "bytes_up": record.bytes_up,
             "bytes_down": record.bytes_down,
             "rejected": record.rejected,

@@ -52,7 +52,9 @@ class Setup:
         """The run before its first round; its engine ends with the context."""
         config = self.config
         measured = config.privacy.publish_metrics or not config.privacy.on
-        schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every, measured)
+        schedule = Schedule(
+            config.rounds, config.participation, config.seed, config.eval_every, measured, config.eval_inter
+        )
         with self.engine() as engine:
             yield Simulation(config.method, self.population, engine, schedule)
 
