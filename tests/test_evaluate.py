@@ -13,11 +13,12 @@ from torch import nn
 from clusterfl import keys
 from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
-from clusterfl.evaluate import class_counts, class_f1, evaluate, personal_models, score
+from clusterfl.evaluate import evaluate, personal_models, score
 from clusterfl.method import Method, Served
 from clusterfl.methods import IFCA, FedPer, Local
 from clusterfl.parts.local import SGD
-from clusterfl.testing import CLIENTS, assert_close, play, small_population, small_task
+from clusterfl.scores import class_counts, class_f1
+from clusterfl.testing import CLIENTS, assert_close, assert_equal, play, small_population, small_task
 from clusterfl.tree import concat, row
 
 POPULATION, TASK = small_population(), small_task()
@@ -34,8 +35,8 @@ def test_scores_agree_between_engines_and_with_a_plain_loop() -> None:
         right = int((logits.argmax(1) == y).sum())
         loss = float(nn.functional.cross_entropy(logits, y, reduction="sum"))
         got = scores[0]
-        assert (got.correct[i], got.samples[i]) == (right, len(y))
-        assert float(got.loss[i]) == pytest.approx(loss, rel=1e-5)
+        assert (got.sums["correct"][i], got.samples[i]) == (right, len(y))
+        assert float(got.sums["loss"][i]) == pytest.approx(loss, rel=1e-5)
         assert float(got.accuracy[i]) == right / len(y)
         assert float(got.mean_loss[i]) == pytest.approx(loss / len(y), rel=1e-5)
 
@@ -78,11 +79,10 @@ def test_f1_in_every_engine(make: type[BaseEngine]) -> None:
             engine.set_states({})
             served = method.serve(play(method, engine), ids)
             found = answers(method, served, engine)
-            scores = evaluate(engine, method, served, ids, keys.key(3), f1=True)
+            scores = evaluate(engine, method, served, ids, keys.key(3), metrics=engine.task.metrics)
             plain = evaluate(engine, method, served, ids, keys.key(3))
-            for name in ("correct", "loss", "samples"):
-                assert torch.equal(getattr(scores, name), getattr(plain, name)), "asking for more changes nothing else"
-            assert plain.f1 is None and scores.f1 is not None
+            assert_equal((scores.sums, scores.samples), (plain.sums, plain.samples), "asking for more changes nothing")
+            assert not plain.whole and set(scores.whole) == {"f1", "auc", "log_loss"}
             for i, (y, said) in enumerate(found):
-                assert float(scores.correct[i]) == (y == said).sum()
-                assert float(scores.f1[i]) == pytest.approx(f1_score(y, said, average="macro"))
+                assert float(scores.sums["correct"][i]) == (y == said).sum()
+                assert float(scores.of("f1")[i]) == pytest.approx(f1_score(y, said, average="macro"))

@@ -20,6 +20,7 @@ from clusterfl.config.methods import check_k, find_method, named_settings, read_
 from clusterfl.config.overrides import DEMO, changes_of, merged, put, read_toml
 from clusterfl.config.suited import suited
 from clusterfl.config.tables import Table, as_table
+from clusterfl.config.task import TaskConfig
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
 from clusterfl.data.scenario import build
@@ -29,7 +30,7 @@ from clusterfl.engines.wrappers.attack import AttackConfig, attackers, flip_labe
 from clusterfl.engines.wrappers.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
 from clusterfl.fields import at_least, option
-from clusterfl.method import Method
+from clusterfl.method import Method, check_targets
 from clusterfl.models import MODELS, find_model
 from clusterfl.outside import reference_of
 from clusterfl.parts.local import SGD
@@ -85,6 +86,7 @@ class Config(BaseModel):
     device: str = Field("cpu", description="where clients compute, as PyTorch calls it")
     data: InstanceOf[DataConfig] = Field(default_factory=DataConfig)
     model: InstanceOf[ModelConfig] = Field(default_factory=lambda: ModelConfig.read({}))
+    task: InstanceOf[TaskConfig] = Field(default_factory=TaskConfig)
     local: InstanceOf[SGD] = Field(default_factory=SGD)
     method: InstanceOf[Method[Any]] = Field(default_factory=dict, validate_default=True)
     methods: dict[str, Table] = Field(default_factory=dict, description="parameters of other methods, for compare")
@@ -133,7 +135,7 @@ class Config(BaseModel):
                 raise unknown.elsewhere(known_keys()) from None
             raise ConfigError(sentence(error)) from None
 
-    @field_validator("data", "local", "engine", "model", "checkpoint", "attack", "privacy", mode="before")
+    @field_validator("data", "task", "local", "engine", "model", "checkpoint", "attack", "privacy", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
@@ -161,6 +163,8 @@ class Config(BaseModel):
         check_device(self.device)
         if self.data.clients:
             check_k(self.method, self.data.clients)
+        with naming("method"):
+            check_targets(self.method, regression=self.task.regression)
 
     # -- to tables -----------------------------------------------------------------------------------
 
@@ -178,7 +182,9 @@ class Config(BaseModel):
             "attack": tables.write(self.attack),
             "privacy": tables.write(self.privacy),
         }
-        return {**written, "methods": self.methods} if self.methods else written
+        # left out as it is by default: configs of before there was a choice keep their digests
+        task = {} if self.task == TaskConfig() else {"task": tables.write(self.task)}
+        return {**written, **task, **({"methods": self.methods} if self.methods else {})}
 
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
@@ -211,7 +217,7 @@ class Config(BaseModel):
     def population(self) -> Population:
         """The clients and their data; attackers who flip labels have flipped them."""
         with naming("data"):
-            made = build(self.data, keys.fold_in(keys.key(self.seed), "data"))
+            made = build(self.data, keys.fold_in(keys.key(self.seed), "data"), regression=self.task.regression)
         return flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made
 
     def attackers(self, population: Population) -> Tensor:
@@ -232,6 +238,7 @@ _TABLES: dict[str, Any] = {
     "privacy": PrivacyConfig,
     "engine": EngineConfig,
     "data": DataConfig,
+    "task": TaskConfig,
     "local": SGD,
     "checkpoint": CheckpointConfig,
 }

@@ -41,6 +41,7 @@ class FedDS(Method[Indicated]):
     summary: ClassVar[str] = "one model down; the server assigns clients by KL of answers to public samples"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
     needs = ("public samples",)
+    needs_classes: ClassVar[str] = "compares the class probabilities that models give to public samples"
     runs = (Train, Losses)
 
     k: int = option(4, "clusters")
@@ -83,6 +84,7 @@ class FedDSMIC(Method[Indicated]):
     summary: ClassVar[str] = "FedDS with first-order MAML: each client takes a step of its own from its centre"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
     needs = ("public samples",)
+    needs_classes: ClassVar[str] = "compares the class probabilities that models give to public samples"
     runs = (Train, Losses)
 
     k: int = option(4, "clusters")

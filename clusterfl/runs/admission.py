@@ -45,21 +45,23 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
             for some, models in personal_models(engine, method, served, ids, key, snapshot.round):
                 for j, i in enumerate(some.tolist()):
                     save_file({n: t.contiguous() for n, t in row(models, j).items()}, out / f"client-{i}.safetensors")
-    accuracy = scores.accuracy.tolist()
+    metric = engine.task.metric
+    values = scores.of(metric.name).tolist()
     truth = population.truth
     clients = [
         {
             "client": i,
             "cluster": int(served.index[j]),
-            "accuracy": accuracy[j] if scores.samples[j] > 0 else None,
+            metric.name: values[j] if scores.samples[j] > 0 else None,
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
         }
         for j, i in enumerate(ids.tolist())
     ]
-    known = [c["accuracy"] for c in clients if c["accuracy"] is not None]
+    known = [c[metric.name] for c in clients if c[metric.name] is not None]
     mean = sum(known) / len(known) if len(tested) else None
-    return {"method": method.name, "round": snapshot.round, "accuracy_mean": mean, "clients": clients}
+    told = {"metric": metric.name, "better": metric.better, f"{metric.name}_mean": mean}
+    return {"method": method.name, "round": snapshot.round, **told, "clients": clients}
 
 
 def newcomers(config: Config, data: str | None) -> tuple[Population, torch.Tensor]:
@@ -70,5 +72,6 @@ def newcomers(config: Config, data: str | None) -> tuple[Population, torch.Tenso
             raise ConfigError("data.unseen=0: the run has no unseen clients; name new ones with --data folder:PATH")
         return population, torch.arange(population.clients, len(population.train))
     natural = replace(config.data, source=data, split="natural", shift="none", clients=0, unseen=0, test="own")
-    population = build(natural, keys.fold_in(keys.key(config.seed), "newcomers"))
+    key = keys.fold_in(keys.key(config.seed), "newcomers")
+    population = build(natural, key, regression=config.task.regression)
     return population, torch.arange(population.clients)

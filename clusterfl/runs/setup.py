@@ -17,7 +17,9 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
+from clusterfl.errors import ConfigError
 from clusterfl.loop import Schedule, Simulation
+from clusterfl.method import check_targets
 from clusterfl.models import build_model
 from clusterfl.task import Task
 
@@ -55,6 +57,14 @@ class Setup:
             yield Simulation(config.method, self.population, engine, schedule)
 
 
+def check_task(task: Task, population: Population) -> None:
+    """The task learns what the clients have."""
+    if task.regression != population.regression:
+        has = "numbers" if population.regression else f"{population.classes} classes"
+        right = "loss='mse'" if population.regression else f"classes={population.classes}"
+        raise ConfigError(f"task.classes={task.classes} should fit the clients' targets, which are {has}: use {right}")
+
+
 def prepare(config: Config, population: Population | None = None, task: Task | None = None) -> Setup:
     """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given."""
     if population is None:
@@ -64,8 +74,19 @@ def prepare(config: Config, population: Population | None = None, task: Task | N
     say_if_late(config)
     if task is None:
         with naming("model"):
-            module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
-        task = Task(module, population.classes)
+            params = config.model.params
+            module = build_model(
+                config.model.name,
+                population.input_shape,
+                population.outputs,
+                regression=population.regression,
+                **params,
+            )
+        with naming("task"):
+            task = config.task.of(module, population.classes)
+    check_task(task, population)
+    with naming("method"):
+        check_targets(config.method, regression=task.regression)
     if population.indicators is not None:
         task = task.with_public(population.indicators[0])
     per_round = max(1, round(config.participation * population.clients))
