@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,30 +31,34 @@ class WeightedCrossEntropy:
 
 def squared_error(outputs: Tensor, y: Tensor) -> Tensor:
     """The mean over a sample's targets, however they are shaped."""
-    return _each(F.mse_loss(*alike(outputs, y), reduction="none"))
+    return _each(errors(outputs, y).square())
 
 
 def absolute_error(outputs: Tensor, y: Tensor) -> Tensor:
-    return _each(F.l1_loss(*alike(outputs, y), reduction="none"))
+    return _each(errors(outputs, y).abs())
 
 
 def huber_loss(outputs: Tensor, y: Tensor) -> Tensor:
     """Squared near the target, linear from a distance of 1 on."""
-    return _each(F.huber_loss(*alike(outputs, y), reduction="none"))
+    off = errors(outputs, y).abs()
+    return _each(torch.where(off < 1.0, 0.5 * off.square(), off - 0.5))
 
 
-def alike(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs in the shape of the targets: ``[B, 1]`` against ``[B]`` would otherwise be ``[B, B]`` differences."""
+def errors(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs less targets, in the targets' shape: ``[B, 1]`` less ``[B]`` would otherwise be ``[B, B]``.
+
+    PyTorch's own losses of numbers fail in one ``vmap`` within another, where K models meet a stack of clients.
+    """
     if outputs.numel() != y.numel():
         raise ValueError(
             f"outputs={tuple(outputs.shape)} should be as many numbers as targets={tuple(y.shape)}; "
             "for a loss of your own over other outputs choose metric='loss'"
         )
-    return outputs.reshape(y.shape), y
+    return outputs.reshape(y.shape) - y
 
 
-def _each(errors: Tensor) -> Tensor:
-    return errors.flatten(1).mean(dim=1) if errors.dim() > 1 else errors
+def _each(costs: Tensor) -> Tensor:
+    return costs.flatten(1).mean(dim=1) if costs.dim() > 1 else costs
 
 
 REGRESSION: dict[str, PerSample] = {"mse": squared_error, "mae": absolute_error, "huber": huber_loss}

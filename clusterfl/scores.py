@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clusterfl.losses import alike
+from clusterfl.losses import errors
 
 Better = Literal["higher", "lower"]
 
@@ -131,6 +131,6 @@ def log_loss(logits: Tensor, y: Tensor) -> Tensor:
 
 def r2(outputs: Tensor, y: Tensor) -> Tensor:
     """The share of the targets' spread around the client's own mean that is explained; NaN where there is none."""
-    got, y = alike(outputs.double(), y.double())
+    outputs, y = outputs.double(), y.double()
     spread = (y - y.mean(dim=0)).square().sum()
-    return torch.where(spread > 0, 1.0 - (got - y).square().sum() / spread, torch.nan)
+    return torch.where(spread > 0, 1.0 - errors(outputs, y).square().sum() / spread, torch.nan)

@@ -11,7 +11,7 @@ import torch
 from clusterfl import keys
 from clusterfl.engines import Pool, Stacked
 from clusterfl.engines.wrappers import Wrapper
-from clusterfl.method import Method
+from clusterfl.method import Method, check_targets
 from clusterfl.methods import (
     AWCFL,
     CFL,
@@ -48,6 +48,30 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize("name", METHODS)
 def test_conforms(name: str, pool: Pool) -> None:
     check_method(small_method(name), engines={"pool": lambda task, population: Shared(pool)})
+
+
+@pytest.fixture(scope="module")
+def numbers_pool() -> Iterator[Pool]:
+    with Pool(small_task("regression"), small_population(kind="regression"), workers=2) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if not cls.needs_classes])
+def test_conforms_on_numbers(name: str, numbers_pool: Pool) -> None:
+    engines = {"pool": lambda task, population: Shared(numbers_pool)}
+    check_method(small_method(name), kind="regression", engines=engines)
+
+
+def test_the_others_refuse_numbers() -> None:
+    """In one sentence that says why; around a method that refuses, so does its wrapper."""
+    names = {name for name, cls in METHODS.items() if cls.needs_classes}
+    assert names == {"md-icfl", "fedds", "feddsmic", "fcca"}
+    for method in [*map(small_method, sorted(names)), AWCFL(FedDS(k=2, local=LOCAL))]:
+        check_targets(method, regression=False)
+        with pytest.raises(
+            ValueError, match=r"name='.+' should be a method that needs no classes .*: .+ (comp|learns)"
+        ):
+            check_targets(method, regression=True)
 
 
 def test_ifca_with_one_cluster_is_fedavg() -> None:
