@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from clusterfl import keys
 from clusterfl.keys import Key
-from clusterfl.losses import REGRESSION, LossName, PerSample, WeightedCrossEntropy, cross_entropy
+from clusterfl.losses import REGRESSION, LossName, PerSample, WeightedCrossEntropy, cross_entropy, squared_error
 from clusterfl.models.dropout import dropping, key_dropouts
 from clusterfl.models.fresh import fresh_weights
 from clusterfl.models.layers import Dense, dense
@@ -91,8 +91,14 @@ class Task:
 
     @cached_property
     def dense(self) -> Dense | None:
-        """The layers of a perceptron under cross-entropy, whose gradient is written out (parts/perceptron.py)."""
-        return dense(self.module) if self.per_sample is cross_entropy and not self.fixed else None
+        """The layers of a perceptron under a loss whose gradient is written out (parts/perceptron.py)."""
+        known = self.per_sample is cross_entropy or self.squared
+        return dense(self.module) if known and not self.fixed else None
+
+    @property
+    def squared(self) -> bool:
+        """Whether the loss is the mean squared error."""
+        return self.per_sample is squared_error
 
     @cached_property
     def last(self) -> str:

@@ -59,7 +59,8 @@ def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
     """The gradient of the batch's mean loss; BatchNorm's moments are updated inside ``theta``."""
     task = me.task
     if task.dense is not None:
-        return perceptron.gradient(perceptron.factors(task.dense, theta, batch.x, batch.y, batch.w))
+        x, y, w, *_ = batch
+        return perceptron.gradient(perceptron.factors(task.dense, theta, x, y, w, squared=task.squared))
     key = batch.key if task.drops else None
     if me.stacked:
 
@@ -112,15 +113,15 @@ def _descend(
 ) -> None:
     """Steps of SGD, written into ``theta``."""
     lr, mu, decay = rule.rate(me.round), rule.momentum, rule.weight_decay
-    dense = me.task.dense
+    dense, squared = me.task.dense, me.task.squared
     if dense is not None and grad is gradient and not (mu or decay) and rule.clip is None:
         if me.stacked:
             theta.update({n: theta[n] + (me.key * 0).to(theta[n].dtype) for n in names})  # a copy for each client
         for x, y, w, *_ in batches:
             if me.stacked:
-                perceptron.Step.apply(dense, names, lr, tuple(theta), x, y, w, *theta.values())  # type: ignore[no-untyped-call]
+                perceptron.Step.apply(dense, names, lr, squared, tuple(theta), x, y, w, *theta.values())  # type: ignore[no-untyped-call]
             else:
-                perceptron.step(dense, theta, names, lr, x, y, w)
+                perceptron.step(dense, theta, names, lr, x, y, w, squared=squared)
         return
     speed: Tree = {}
     for t, batch in enumerate(batches):
@@ -190,7 +191,7 @@ def losses(me: Client, centers: Tree) -> Tensor:
     if me.task.dense is not None:
         total = torch.zeros(rows(centers), device=me.key.device)
         for x, y, w in me.train.pieces():
-            each = perceptron.losses(me.task.dense, centers, x, y)
+            each = perceptron.losses(me.task.dense, centers, x, y, squared=me.task.squared)
             total = total + (each if w is None else each * w).sum(dim=-1)
         return total / me.size.clamp(min=1.0)
     if me.stacked:
