@@ -121,7 +121,14 @@ class FedDSMIC(Method[Indicated]):
     @property
     def inner(self) -> SGD:
         """The client's own step: plain, whatever the outer rule adds."""
-        return SGD(lr=self.inner_lr, lr_decay=self.local.lr_decay, batch=self.local.batch, steps=self.personal_steps)
+        rule = self.local
+        return SGD(
+            lr=self.inner_lr,
+            lr_decay=rule.lr_decay,
+            schedule=rule.schedule,
+            batch=rule.batch,
+            steps=self.personal_steps,
+        )
 
     @on_client(theta=Model(of="theta"), n=Weight())
     def client_update(self, me: Client, theta: Tree) -> dict[str, Payload]:
