@@ -25,7 +25,8 @@ class Shift:
     labels: Tensor  # [K, C] int64
 
     def apply(self, x: Tensor, y: Tensor, cluster: int) -> tuple[Tensor, Tensor]:
-        return rotate(x, self.angles[cluster]), self.labels[cluster][y]
+        labels = y if y.is_floating_point() else self.labels[cluster][y]  # numbers have no classes to swap
+        return rotate(x, self.angles[cluster]), labels
 
 
 def rotate(x: Tensor, angle: float) -> Tensor:
