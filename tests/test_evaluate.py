@@ -17,7 +17,8 @@ from clusterfl.evaluate import evaluate, personal_models, score
 from clusterfl.method import Method, Served
 from clusterfl.methods import IFCA, FedPer, Local
 from clusterfl.parts.local import SGD
-from clusterfl.scores import class_counts, class_f1
+from clusterfl.scores import Metric, class_counts, class_f1
+from clusterfl.task import Task
 from clusterfl.testing import CLIENTS, assert_close, assert_equal, play, small_population, small_task
 from clusterfl.tree import concat, row
 
@@ -86,3 +87,31 @@ def test_f1_in_every_engine(make: type[BaseEngine]) -> None:
             for i, (y, said) in enumerate(found):
                 assert float(scores.sums["correct"][i]) == (y == said).sum()
                 assert float(scores.of("f1")[i]) == pytest.approx(f1_score(y, said, average="macro"))
+
+
+@pytest.mark.parametrize("make", [Serial, Stacked, Wire, Pool], ids=lambda make: make.__name__)
+def test_scores_of_numbers_in_every_engine(make: type[BaseEngine]) -> None:
+    """Shared and personal models, with a metric of the caller's own, against plain arithmetic."""
+    own = Metric("farthest", farthest, "lower")
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    task, population = Task(net, loss="mse", metrics=[own]), small_population(kind="regression")
+    ids, rule = torch.arange(CLIENTS), SGD(batch=10)
+    with make(task, population) as engine:
+        for method in (IFCA(k=2, local=rule), FedPer(local=rule)):
+            engine.set_states({})
+            served = method.serve(play(method, engine), ids)
+            scores = evaluate(engine, method, served, ids, keys.key(3), metrics=task.metrics)
+            models = concat([m for _, m in personal_models(engine, method, served, ids, keys.key(3))])
+            for i in range(CLIENTS):
+                x, y = population.test.of(i)
+                with torch.no_grad():
+                    off = (task.logits(row(models, i), x).squeeze(1) - y).double()
+                expected = {"rmse": off.square().mean().sqrt(), "mae": off.abs().mean(), "farthest": off.abs().max()}
+                expected |= {"loss": off.square().mean(), "r2": 1 - off.square().sum() / (y - y.mean()).square().sum()}
+                assert set(scores.by_name()) == set(expected)
+                for name, value in expected.items():
+                    assert float(scores.of(name)[i]) == pytest.approx(float(value), rel=1e-4), name
+
+
+def farthest(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (outputs.squeeze(1) - y).abs().max()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from clusterfl.metrics import Figures, bytes_to_reach, clustering, intra_inter, matched_accuracy, top_rounds
+from clusterfl.scores import RMSE
 
 labels = st.lists(st.integers(0, 3), min_size=2, max_size=12)
 
@@ -61,6 +62,14 @@ def test_accuracy() -> None:
     assert got.std == pytest.approx(known.std())
     assert got.bottom5 == pytest.approx(np.sort(known)[:5].mean())
     assert math.isnan(Figures.of(torch.full((3,), torch.nan), torch.ones(3)).mean)
+
+
+def test_where_lower_is_better() -> None:
+    per, sizes = torch.arange(7.0), torch.ones(7)
+    assert Figures.of(per, sizes, RMSE).bottom5 == 4.0 and Figures.of(per, sizes).bottom5 == 2.0
+    assert top_rounds([3.0, 1.0, 2.0], 2, RMSE) == 1.5 and top_rounds([3.0, 1.0, 2.0], 2) == 2.5
+    assert bytes_to_reach(0.5, [0.9, float("nan"), 0.4, 0.3], [0, 10, 20, 30], RMSE) == 20
+    assert bytes_to_reach(0.1, [0.9, 0.4], [0, 10], RMSE) is None
 
 
 def test_top_rounds() -> None:

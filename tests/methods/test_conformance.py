@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,16 +51,13 @@ def test_conforms(name: str, pool: Pool) -> None:
     check_method(small_method(name), engines={"pool": lambda task, population: Shared(pool)})
 
 
-@pytest.fixture(scope="module")
-def numbers_pool() -> Iterator[Pool]:
-    with Pool(small_task("regression"), small_population(kind="regression"), workers=2) as engine:
-        yield engine
-
-
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if not cls.needs_classes])
-def test_conforms_on_numbers(name: str, numbers_pool: Pool) -> None:
-    engines = {"pool": lambda task, population: Shared(numbers_pool)}
-    check_method(small_method(name), kind="regression", engines=engines)
+def test_conforms_on_numbers(name: str) -> None:
+    check_method(small_method(name), kind="regression")
+
+
+def test_numbers_are_the_same_in_a_pool() -> None:
+    check_method(small_method("ifca"), kind="regression", engines={"pool": partial(Pool, workers=1)})
 
 
 def test_the_others_refuse_numbers() -> None:
