@@ -51,7 +51,18 @@ def test_conforms(name: str, pool: Pool) -> None:
     check_method(small_method(name), engines={"pool": lambda task, population: Shared(pool)})
 
 
-@pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if not cls.needs_classes])
+# of the others' procedures one of these has the like
+QUICK = {"local", "fedavg", "fedsgd", "fedper", "per-fedavg", "fedfomo", "ifca", "fl-hc", "mcfl"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name, cls in METHODS.items()
+        if not cls.needs_classes
+    ],
+)
 def test_conforms_on_numbers(name: str) -> None:
     check_method(small_method(name), kind="regression")
 
