@@ -89,6 +89,30 @@ def test_the_command_line_says_rmse(folder: Path, tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "md-icfl compares models class by class" in refused.stderr
 
 
+def test_a_sweep_puts_the_smallest_error_first(tmp_path: Path) -> None:
+    grid = ["--grid", "local.lr=0.05,0.001", "--seeds", "0", "--out", str(tmp_path)]
+    done = call("sweep", SCENARIO, *words([*SMALL, "rounds=2"]), *grid)
+    assert done.exit_code == 0 and "RMSE" in done.stdout and "accuracy" not in done.stdout + done.stderr
+    found = json.loads((tmp_path / "sweep.json").read_text())["points"]
+    assert [p["settings"]["local.lr"] for p in found] == ["0.05", "0.001"] and found[0]["rmse_mean"] < found[1][
+        "rmse_mean"
+    ]
+
+
+def test_a_metric_of_a_users_file(tmp_path: Path) -> None:
+    path = tmp_path / "my_error.py"
+    path.write_text(
+        "def worst_error(outputs, y):\n    return (outputs.squeeze(1) - y).abs().max()\nworst_error.better = 'lower'\n"
+    )
+    config = Config.load(SCENARIO, [*SMALL, "rounds=1", f"task.metric={path}:worst_error"])
+    outcome = clusterfl.run(config)
+    assert outcome.metric.name == "worst_error" and outcome.metric.better == "lower"
+    assert outcome.score.mean > outcome.figures["rmse"].mean > 0
+    with pytest.raises(ConfigError, match=r"task\.metric=.* should be a function of outputs and targets"):
+        (tmp_path / "my_number.py").write_text("five = 5\n")
+        Config.load(SCENARIO, [f"task.metric={tmp_path}/my_number.py:five"])
+
+
 def numbers() -> Population:
     rng = np.random.default_rng(0)
     parts = [(x := rng.normal(size=(20, 3)), x.sum(1) * (1 if i % 2 else -1) + 0.5) for i in range(6)]
