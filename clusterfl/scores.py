@@ -56,6 +56,7 @@ LOSS = Metric("loss", better="lower")
 
 
 PERCENT = ("accuracy", "f1", "auc")
+LOWER = ("rmse", "mae", "loss", "log_loss")
 
 
 def label(name: str) -> str:
@@ -66,7 +67,8 @@ def label(name: str) -> str:
 def told(summary: Mapping[str, Any]) -> Metric:
     """The main metric of a run, from its summary."""
     name = summary.get("metric", ACCURACY.name)
-    return Metric(name, better=summary.get("better", "higher"), percent=name in PERCENT)
+    better = summary.get("better", "lower" if name in LOWER else "higher")
+    return Metric(name, better=better, percent=name in PERCENT)
 
 
 def classification(classes: int) -> tuple[Metric, ...]:

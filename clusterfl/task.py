@@ -252,6 +252,8 @@ def metrics_of(classes: int, main: str | None, own: Sequence[Metric]) -> tuple[M
     """All metrics of a task, the main one first; with ``main='loss'`` only the loss and the caller's own."""
     known = (LOSS,) if main == LOSS.name else classification(classes) if classes else regression()
     found = {m.name: m for m in (*known, *own)}
+    if any(m.of is None for m in own):
+        raise ValueError(f"metrics={[m.name for m in own]} should each have a function of outputs and targets")
     if len(found) < len(known) + len(own):
         raise ValueError(f"metrics={[m.name for m in own]} should have names of their own")
     if main is None:

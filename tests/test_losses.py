@@ -72,7 +72,8 @@ def test_what_a_task_learns() -> None:
         ({"classes": 3, "class_weights": [1.0, 2.0]}, "should be 3 numbers of at least 0"),
         ({"classes": 2, "class_weights": [1.0, -2.0]}, "should be 2 numbers of at least 0"),
         ({"loss": "mse", "metric": "accuracy"}, "metric='accuracy' should be one of 'rmse'"),
-        ({"classes": 3, "metrics": [Metric("f1")]}, "should have names of their own"),
+        ({"classes": 3, "metrics": [Metric("f1", lambda outputs, y: 0.0)]}, "should have names of their own"),
+        ({"classes": 3, "metrics": [Metric("mine")]}, "should each have a function"),
     ],
 )
 def test_what_cannot_be_learnt(given: dict[str, Any], says: str) -> None:

@@ -27,9 +27,7 @@ class Factors(NamedTuple):
     error: Tensor  # [B, outputs] the gradient of the loss by the layer's outputs
 
 
-def factors(
-    layers: Dense, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None, *, squared: bool = False
-) -> list[Factors]:
+def factors(layers: Dense, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None, *, squared: bool) -> list[Factors]:
     """Forward and backward through the layers: the gradient of the batch's mean loss."""
     samples = y.shape[: theta[layers[0][0]].dim() - 1]  # [B], or [m, B]
     given = [x.reshape(*samples, -1)]
@@ -72,7 +70,7 @@ def step(
     y: Tensor,
     w: Tensor | None,
     *,
-    squared: bool = False,
+    squared: bool,
 ) -> None:
     """One step of gradient descent on the parameters ``names``, written into ``theta``."""
     for f in factors(layers, theta, x, y, w, squared=squared):
@@ -84,7 +82,7 @@ def step(
             theta[f.bias].sub_(f.error.sum(dim=-2), alpha=lr)
 
 
-def losses(layers: Dense, centers: Tree, x: Tensor, y: Tensor, *, squared: bool = False) -> Tensor:
+def losses(layers: Dense, centers: Tree, x: Tensor, y: Tensor, *, squared: bool) -> Tensor:
     """``[K, B]``: the loss of K models on the same samples, which the first layers read once."""
     k = centers[layers[0][0]].shape[0]
     a = x.reshape(*(y.shape[:1] if squared else y.shape), -1)

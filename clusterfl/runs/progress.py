@@ -62,6 +62,7 @@ class Live:
         self.task = progress.add_task("", total=None, round="", figures="")
         self.figures, self.means = "", list[float]()
         self.by_cluster: dict[int, tuple[float, int]] = {}
+        self.metric = "accuracy"
 
     def start(self, label: str, rounds: int) -> None:
         self.figures, self.means, self.by_cluster = "", [], {}
@@ -71,7 +72,7 @@ class Live:
     def update(self, row: dict[str, Any]) -> None:
         main = main_of(row)
         if main is not None:
-            self.figures = figures(row)
+            self.figures, self.metric = figures(row), row.get("metric", "accuracy")
             self.means.append(main)
             self.by_cluster = row.get("by_cluster", {})
         at = f"{row['round']}/{self.rounds}"
@@ -81,7 +82,7 @@ class Live:
         if not self.pictures or len(self.means) < 2:
             return self.progress
         below = Table.grid(padding=(0, 4))
-        below.add_row(chart(self.means, "mean accuracy"), clusters(self.by_cluster))
+        below.add_row(chart(self.means, f"mean {label(self.metric)}"), clusters(self.by_cluster))
         return Group(self.progress, "", below)
 
 

@@ -98,7 +98,9 @@ def test_a_batch_of_padding_moves_nothing() -> None:
     theta = task.init(keys.key(0))
     before = {n: t.clone() for n, t in theta.items()}
     assert task.dense is not None
-    perceptron.step(task.dense, theta, task.params, 0.5, torch.randn(4, 3), torch.zeros(4).long(), torch.zeros(4))
+    perceptron.step(
+        task.dense, theta, task.params, 0.5, torch.randn(4, 3), torch.zeros(4).long(), torch.zeros(4), squared=False
+    )
     assert all(torch.equal(theta[n], t) for n, t in before.items())
 
 
