@@ -39,24 +39,27 @@ def admit(
     """
     set_logging(verbose, quiet)
     from clusterfl.runs.admission import admit_clients
+    from clusterfl.scores import label
 
     found = admit_clients(run, data, out, data_root=data_root)
     if json:
         say_json(found)
         return
+    metric = found["metric"]
     for row in found["clients"]:
-        typer.echo(line(row))
-    mean = found["accuracy_mean"]
-    typer.echo(f"{len(found['clients'])} clients" + ("" if mean is None else f", accuracy {mean:.3f}"))
+        typer.echo(line(row, metric))
+    mean = found[f"{metric}_mean"]
+    typer.echo(f"{len(found['clients'])} clients" + ("" if mean is None else f", {label(metric)} {mean:.3f}"))
     for text in privacy_lines(found["privacy"]):
         typer.echo(text)
     if out is not None:
         typer.echo(f"written to {out}")
 
 
-def line(row: dict[str, Any]) -> str:
-    accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
+def line(row: dict[str, Any], metric: str = "accuracy") -> str:
+    from clusterfl.scores import label
+
+    score = "-" if row[metric] is None else f"{row[metric]:.3f}"
+    own = f"{label(metric)} {score}   samples {row['samples']}"
     true = "" if row["true_cluster"] is None else f"   true cluster {row['true_cluster']}"
-    return (
-        f"client {row['client']:>4}   cluster {row['cluster']}   accuracy {accuracy}   samples {row['samples']}{true}"
-    )
+    return f"client {row['client']:>4}   cluster {row['cluster']}   {own}{true}"

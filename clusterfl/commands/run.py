@@ -146,6 +146,7 @@ def live_page(folder: Path) -> LivePage:
 def in_words(summary: dict[str, Any]) -> list[str]:
     """The summary in a few lines."""
     from clusterfl.runs.progress import size
+    from clusterfl.scores import label, told
 
     def number(name: str, digits: int = 3) -> str:
         value = summary[name]
@@ -153,12 +154,15 @@ def in_words(summary: dict[str, Any]) -> list[str]:
 
     lost = summary["rounds_lost"]
     stood = [f"in {lost} of {summary['rounds']} rounds no sound reply came: the models stayed as they were"]
-    seen = f", unseen clients {number('unseen_accuracy')}" if summary["unseen"] else ""
+    metric = told(summary)
+    mean, std, worst, unseen = (
+        number(metric.key(name)) for name in ("accuracy_mean", "accuracy_std", "accuracy_bottom5", "unseen_accuracy")
+    )
+    seen = f", unseen clients {unseen}" if summary["unseen"] else ""
     return [
         f"{summary['method']} on {summary['data']}, seed {summary['seed']}, {summary['rounds']} rounds, "
         f"{summary['clients']} clients",
-        f"accuracy {number('accuracy_mean')} (between clients ± {number('accuracy_std')}, "
-        f"five worst {number('accuracy_bottom5')}){seen}",
+        f"{label(metric.name)} {mean} (between clients ± {std}, five worst {worst}){seen}",
         f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}, clusters {summary['clusters_found']} of {summary['k']}, "
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}, {summary['seconds']:.1f} s",
         *(stood if lost else []),

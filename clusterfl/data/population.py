@@ -6,12 +6,16 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+
+Targets = Literal["auto", "classes", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Shards:
     """Every client's samples as row numbers into one pool, so that clients may share samples for free."""
 
     x: Tensor  # [pool, ...] float32
-    y: Tensor  # [pool] int64
+    y: Tensor  # [pool] int64 classes, or [pool, ...] float32 numbers
     rows: Tensor  # [total] int64: the clients' row numbers, one client after another
     offsets: Tensor  # [N + 1] int64: client i owns rows[offsets[i] : offsets[i + 1]]
 
@@ -71,7 +75,7 @@ class Population:
     train: Shards
     test: Shards
     clients: int
-    classes: int
+    classes: int  # 0: targets are numbers (regression)
     name: str = "own data"
     truth: Tensor | None = None  # [N + U] int64: the true cluster of every client; metrics only
     soft_truth: bool = False  # the truth is only a client's main group (mixtures): ARI is flagged
@@ -90,6 +94,16 @@ class Population:
     def at(self, round_: int) -> Population:
         """What clients hold in that round."""
         return self if self.drift is None or round_ < self.drift[0] else self.drift[1].at(round_)
+
+    @property
+    def regression(self) -> bool:
+        """Whether targets are numbers, not classes."""
+        return not self.classes
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model answers: one per class, or as many as a sample has targets."""
+        return self.classes or prod(self.train.y.shape[1:])
 
     @property
     def unseen(self) -> int:
@@ -124,34 +138,38 @@ class Population:
         test: Sequence[tuple[Any, Any]],
         *,
         classes: int | None = None,
+        targets: Targets = "auto",
         truth: Sequence[int] | None = None,
         unseen: int = 0,
         name: str = "own data",
     ) -> Population:
         """A population of clients whose data is already split: one (x, y) pair of arrays per client.
 
-        The last ``unseen`` clients take no part in training and are admitted at the end.
+        ``targets`` says whether y are classes or numbers (regression); "auto": numbers where any has a fraction or a
+        sample has several. The last ``unseen`` clients take no part in training and are admitted at the end.
         """
         if len(train) != len(test):
             raise ValueError(f"test={len(test)} clients should equal train={len(train)} clients")
         if not 0 <= unseen < max(len(train), 1):
             raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {len(train)}")
+        labels = [np.asarray(y) for _, y in (*train, *test)]
+        numbers = targets == "numbers" or (targets == "auto" and classes is None and any(map(_are_numbers, labels)))
         sides = []
         for side, pairs in (("train", train), ("test", test)):
             parts = []
             for i, (x, y) in enumerate(pairs):
                 xt = torch.as_tensor(np.ascontiguousarray(x)).float()
-                yt = torch.as_tensor(np.ascontiguousarray(y)).long()
+                yt = _targets(np.ascontiguousarray(y), numbers, f"{side}[{i}]")
                 if len(xt) != len(yt):
                     raise ValueError(f"{side}[{i}]: {len(xt)} samples should have as many labels, not {len(yt)}")
                 parts.append((xt, yt))
             sides.append(Shards.from_parts(parts))
-        found = int(max(int(s.y.max()) for s in sides if len(s.y))) + 1
+        found = 0 if numbers else int(max(int(s.y.max()) for s in sides if len(s.y))) + 1
         return Population(
             sides[0],
             sides[1],
             clients=len(train) - unseen,
-            classes=classes or found,
+            classes=0 if numbers else classes or found,
             truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
             name=name,
         )
@@ -162,6 +180,7 @@ class Population:
         test: Sequence[Dataset[Any]],
         *,
         classes: int | None = None,
+        targets: Targets = "auto",
         truth: Sequence[int] | None = None,
         unseen: int = 0,
         name: str = "own data",
@@ -171,13 +190,36 @@ class Population:
         def arrays(data: Dataset[Any]) -> tuple[Any, Any]:
             pairs = [data[j] for j in range(len(data))]  # type: ignore[arg-type]
             x = torch.stack([torch.as_tensor(p[0]) for p in pairs])
-            return x.numpy(), np.array([int(p[1]) for p in pairs])
+            return x.numpy(), np.array([np.asarray(p[1]) for p in pairs])
 
         return Population.from_arrays(
             [arrays(d) for d in train],
             [arrays(d) for d in test],
             classes=classes,
+            targets=targets,
             truth=truth,
             unseen=unseen,
             name=name,
         )
+
+
+def _are_numbers(y: npt.NDArray[Any]) -> bool:
+    """Whether targets cannot be classes."""
+    return y.dtype.kind == "f" and (y.ndim > 1 or bool((y != np.floor(y)).any()))
+
+
+def _targets(y: npt.NDArray[Any], numbers: bool, whose: str) -> Tensor:
+    """Classes as int64, numbers as float32; what would be cut off or lost is refused."""
+    if numbers:
+        wrong = ~np.isfinite(y).reshape(len(y), -1).all(axis=1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise ValueError(f"{whose}: target {y[row]} of sample {row} should be a finite number")
+        return torch.as_tensor(y).float()
+    if _are_numbers(y):
+        row = int((y != np.floor(y)).reshape(len(y), -1).any(axis=1).argmax())
+        raise ValueError(
+            f"{whose}: label {y[row]} of sample {row} should be a whole number, a class; for regression use "
+            "targets='numbers'"
+        )
+    return torch.as_tensor(y).long()

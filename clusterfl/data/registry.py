@@ -55,10 +55,13 @@ def is_natural(name: str) -> bool:
     return name.startswith(own.PREFIXES) or (name in SOURCES and SOURCES[name].natural)
 
 
-def load_source(name: str, root: str | Path | None = None) -> Source:
-    """The named dataset, or several joined by "+"; read once per name and folder, then kept in memory."""
+def load_source(name: str, root: str | Path | None = None, *, regression: bool = False) -> Source:
+    """The named dataset, or several joined by "+"; read once per name and folder, then kept in memory.
+
+    ``regression``: a user's own labels are numbers, not classes.
+    """
     if name.startswith(own.PREFIXES):
-        return own.load(name, data_root(root))
+        return own.load(name, data_root(root), regression=regression)
     names = names_in(name)
     for part in names:
         if part not in SOURCES:

@@ -53,13 +53,15 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
                 for j, i in enumerate(some.tolist()):
                     save_file({n: t.contiguous() for n, t in row(models, j).items()}, out / f"client-{i}.safetensors")
         spent = engine.spent()
-    known = {} if scores is None else {j: a for j, a in enumerate(scores.accuracy.tolist()) if scores.samples[j] > 0}
+    metric = engine.task.metric
+    values = [] if scores is None else scores.of(metric.name).tolist()
+    known = {} if scores is None else {j: v for j, v in enumerate(values) if scores.samples[j] > 0}
     truth = population.truth
     clients = [
         {
             "client": i,
             "cluster": int(served.index[j]),
-            "accuracy": known.get(j),
+            metric.name: known.get(j),
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
         }
@@ -68,7 +70,9 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
     return {
         "method": method.name,
         "round": snapshot.round,
-        "accuracy_mean": sum(known.values()) / len(known) if known else None,
+        "metric": metric.name,
+        "better": metric.better,
+        f"{metric.name}_mean": sum(known.values()) / len(known) if known else None,
         "privacy": None if spent is None else asdict(spent),
         "clients": clients,
     }
@@ -82,5 +86,6 @@ def newcomers(config: Config, data: str | None) -> tuple[Population, torch.Tenso
             raise ConfigError("data.unseen=0: the run has no unseen clients; name new ones with --data folder:PATH")
         return population, torch.arange(population.clients, len(population.train))
     natural = replace(config.data, source=data, split="natural", shift="none", clients=0, unseen=0, test="own")
-    population = build(natural, keys.fold_in(keys.key(config.seed), "newcomers"))
+    key = keys.fold_in(keys.key(config.seed), "newcomers")
+    population = build(natural, key, regression=config.task.regression)
     return population, torch.arange(population.clients)

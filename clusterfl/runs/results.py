@@ -22,6 +22,7 @@ from clusterfl.metrics import clustering
 from clusterfl.runs.files import append, write_whole
 from clusterfl.runs.model_files import write_models
 from clusterfl.runs.parquet import assignments_table, metrics_table, write_table
+from clusterfl.scores import ACCURACY, Metric
 
 
 def write_run(folder: Path, config: Config, population: Population, outcome: Outcome) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)
     write_whole(folder / "config.toml", config.toml().encode())
-    lines = [json.dumps(round_row(r, population)) + "\n" for r in outcome.records]
+    lines = [json.dumps(round_row(r, population, outcome.metric)) + "\n" for r in outcome.records]
     write_whole(folder / "rounds.jsonl", "".join(lines).encode())
     write_table(folder / "metrics.parquet", metrics_table(outcome, population.clients))
     write_table(folder / "assignments.parquet", assignments_table(outcome.records, population))
@@ -42,8 +43,8 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
 class RoundsFile:
     """``rounds.jsonl`` as it grows: one line a round, there as soon as the round is over."""
 
-    def __init__(self, folder: Path, population: Population) -> None:
-        self.path, self.population = folder / "rounds.jsonl", population
+    def __init__(self, folder: Path, population: Population, metric: Metric = ACCURACY) -> None:
+        self.path, self.population, self.metric = folder / "rounds.jsonl", population, metric
 
     def restart(self, records: Sequence[Record]) -> None:
         """Only the rounds of a run that is taken up again."""
@@ -53,18 +54,19 @@ class RoundsFile:
         append(self.path, self._line(record).encode(), sync=False)  # a resume writes it anew
 
     def _line(self, record: Record) -> str:
-        return json.dumps(round_row(record, self.population)) + "\n"
+        return json.dumps(round_row(record, self.population, self.metric)) + "\n"
 
 
-def round_row(record: Record, population: Population) -> dict[str, Any]:
+def round_row(record: Record, population: Population, metric: Metric = ACCURACY) -> dict[str, Any]:
     """A line of ``rounds.jsonl``."""
-    known = ~record.accuracy.isnan()
+    main = record.score(metric.name)
+    known = ~main.isnan()
     truth = population.at(record.round).truth
     right = None if truth is None else clustering(record.assign, truth[: len(record.assign)])
     return plain(
         {
             "round": record.round,
-            "accuracy_mean": float(record.accuracy[known].mean()),
+            metric.key("accuracy_mean"): float(main[known].mean()),
             "loss_mean": float(record.loss[known].mean()),
             "ari": right and right.ari,
             "nmi": right and right.nmi,
@@ -87,22 +89,25 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
     right, unseen = outcome.clusters, outcome.unseen
     assign = outcome.records[-1].assign.tolist()
     admitted = [] if outcome.unseen_assign is None else outcome.unseen_assign.tolist()
-    return plain(
+    found = plain(
         {
             "method": outcome.method.name,
             "seed": config.seed,
             "rounds": outcome.records[-1].round,
             "clients": population.clients,
             "k": outcome.served.k,
-            "accuracy_mean": outcome.accuracy.mean,
-            "accuracy_weighted": outcome.accuracy.weighted,
-            "accuracy_std": outcome.accuracy.std,
-            "accuracy_bottom5": outcome.accuracy.bottom5,
+            "metric": outcome.metric.name,
+            "better": outcome.metric.better,
+            "accuracy_mean": outcome.score.mean,
+            "accuracy_weighted": outcome.score.weighted,
+            "accuracy_std": outcome.score.std,
+            "accuracy_bottom5": outcome.score.bottom5,
             "accuracy_top5_rounds": outcome.top5_rounds,
             "global_accuracy": outcome.global_accuracy,
             "global_weighted": outcome.global_weighted,
             "f1_micro": outcome.f1.weighted,
             "f1_macro": outcome.f1.mean,
+            "metrics": {name: dataclasses.asdict(figures) for name, figures in outcome.figures.items()},
             "ari": right and right.ari,
             "nmi": right and right.nmi,
             "matched": right and right.matched,
@@ -119,7 +124,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "seconds": outcome.seconds,
             "rejected": sum(r.rejected for r in outcome.records),
             "rounds_lost": sum(r.lost for r in outcome.records),
-            **under_attack(config, population, outcome.records[-1]),
+            **under_attack(config, population, outcome.records[-1], outcome.metric),
             "privacy": None if outcome.spent is None else dataclasses.asdict(outcome.spent),
             "data": population.name,
             "data_sha256": population.digest,
@@ -128,6 +133,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "unseen_assignments": {str(population.clients + j): k for j, k in enumerate(admitted)},
         }
     )
+    return {outcome.metric.key(name): value for name, value in found.items()}
 
 
 def settled(records: Sequence[Record]) -> int:
@@ -135,20 +141,21 @@ def settled(records: Sequence[Record]) -> int:
     return max((r.round for r in records if r.moved > 0), default=0)
 
 
-def under_attack(config: Config, population: Population, last: Record) -> dict[str, Any]:
+def under_attack(config: Config, population: Population, last: Record, metric: Metric) -> dict[str, Any]:
     """Who lied, and how the others fared: on the whole, in the true cluster that fared worst, and in ARI."""
     liars = config.attackers(population)
     honest = torch.ones(population.clients, dtype=torch.bool)
     honest[liars] = False
     truth = population.at(last.round).truth
     groups = last.assign if truth is None else truth[: population.clients]
-    known = honest & ~last.accuracy.isnan()
-    means = [float(last.accuracy[known & (groups == k)].mean()) for k in groups[known].unique()]
+    score = last.score(metric.name)
+    known = honest & ~score.isnan()
+    means = [float(score[known & (groups == k)].mean()) for k in groups[known].unique()]
     right = None if truth is None else clustering(last.assign[honest], groups[honest])
     return {
         "attackers": liars.tolist(),
-        "accuracy_honest": float(last.accuracy[known].mean()),
-        "accuracy_worst_cluster": min(means, default=math.nan),
+        "accuracy_honest": float(score[known].mean()),
+        "accuracy_worst_cluster": metric.worst(means),
         "ari_honest": right and right.ari,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import clusterfl
 from clusterfl.config import CheckpointConfig, Config, ModelConfig
+from clusterfl.config.task import TaskConfig
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
 from clusterfl.engines.config import EngineConfig, EngineName
@@ -86,11 +88,12 @@ def run(
 ) -> Outcome:
     """Trains a method on a population and measures it.
 
-    Either a config says what to do, or a population, a model (any module that maps a batch to logits, a
-    :class:`Task` for another loss, or a name of ``clusterfl models``) and a method do. With ``out`` the run lives in
-    that folder as on the command line: its config from the first second, a checkpoint each round, its results at the
-    end; ``resume`` goes on where an earlier run was stopped, to the same bits, and starts one where there is none.
-    ``callbacks`` are told of each round and may end the run by raising ``Stop``.
+    Either a config says what to do, or a population, a model (any module that maps a batch to logits, or to
+    numbers where targets are numbers; a :class:`Task` for another loss; or a name of ``clusterfl models``)
+    and a method do. With ``out`` the run lives in that folder as on the command line: its config from the first second,
+    a checkpoint each round, its results at the end; ``resume`` goes on where an earlier run was stopped, to the same
+    bits, and starts one where there is none. ``callbacks`` are told of each round and may end the run by raising
+    ``Stop``.
     """
     population: Population | None = None
     task: Task | None = None
@@ -100,7 +103,7 @@ def run(
         if model is None or method is None:
             raise TypeError("run(population, model, method) should be given all three")
         population = what
-        task = model if isinstance(model, Task) else None if isinstance(model, str) else Task(model, what.classes)
+        task = model if isinstance(model, Task) else None if isinstance(model, str) else task_of(model, what)
         config = describe(population, model if isinstance(model, str) else task, method, **settings)
     folder = None if out is None else Path(out)
     done = carry_out(config, population, task, out=folder, resume=resume, force=force, callbacks=callbacks)
@@ -120,8 +123,10 @@ def describe(
 ) -> Config:
     """The config of a run whose data, and whose model unless it is named, come from Python."""
     named = ModelConfig.read({"name": model}) if isinstance(model, str) else None
+    numbers = named is not None and population.regression
     return Config(
         **schedule,
+        task=TaskConfig(loss="mse") if numbers else TaskConfig(),
         data=DataConfig(source=GIVEN, clients=population.clients, unseen=population.unseen),
         model=named or ModelConfig(GIVEN, {"sha256": digest_of(model)}),  # type: ignore[arg-type]
         local=local_of(method),
@@ -131,6 +136,11 @@ def describe(
         attack=attack or AttackConfig(),
         privacy=privacy or PrivacyConfig(),
     )
+
+
+def task_of(module: nn.Module, population: Population) -> Task:
+    """What a bare module learns: cross-entropy of classes, squared errors of numbers."""
+    return Task(module, loss="mse") if population.regression else Task(module, population.classes)
 
 
 def local_of(method: Method[Any]) -> SGD:
@@ -144,7 +154,9 @@ def local_of(method: Method[Any]) -> SGD:
 def digest_of(task: Task) -> str:
     """SHA-256 of a model's layers, shapes and loss: equal digests are the same learning problem."""
     shapes = [(n, tuple(t.shape), str(t.dtype)) for n, t in task.module.state_dict().items()]
-    what = (repr(task.module), shapes, task.classes, getattr(task.per_sample, "__qualname__", ""))
+    loss = task.per_sample
+    named = repr(loss) if is_dataclass(loss) else getattr(loss, "__qualname__", "")
+    what = (repr(task.module), shapes, task.classes, named)
     return hashlib.sha256(repr(what).encode()).hexdigest()
 
 
@@ -216,7 +228,7 @@ class Saving(Callback):
         self.checkpoints = Checkpoints(
             folder, setup.config.checkpoint, config=config, data=data, version=clusterfl.__version__
         )
-        self.rounds = RoundsFile(folder, setup.population)
+        self.rounds = RoundsFile(folder, setup.population, setup.task.metric)
         private = wrapper_of(simulation.engine, Private)  # type: ignore[arg-type]
         if private is not None:
             name = hashlib.sha256(f"{config} {data}".encode()).hexdigest()

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from clusterfl.data.registry import load_source
+from clusterfl.data.scenario import DataConfig, build
 from clusterfl.errors import DataError
 
-from .made import RNG, made
+from .made import KEY, RNG, made
 
 
 def test_a_folder_is_one_client_per_file(tmp_path: Path) -> None:
@@ -134,3 +135,37 @@ def test_damaged_tables_are_named(tmp_path: Path) -> None:
     for name in ("t.parquet", "t.csv", "t.txt"):
         with pytest.raises(DataError, match=f"{name} should be a whole"):
             load_source(f"table:{tmp_path / name}")
+
+
+def prices(path: Path) -> str:
+    rows = [(f"city-{i}", float(j), 0.5 + j + 10 * i) for i in range(3) for j in range(10)]
+    pd.DataFrame(rows, columns=["client", "area", "label"]).to_csv(path, index=False)
+    return f"table:{path}"
+
+
+def test_a_table_of_numbers(tmp_path: Path) -> None:
+    """A column of floats is refused with the remedy, and used as it is with a loss of numbers."""
+    name = prices(tmp_path / "prices.csv")
+    with pytest.raises(DataError, match=r"should be whole numbers from 0, or words, not 0\.5; .*--set task\.loss=mse"):
+        load_source(name)
+    source = load_source(name, regression=True)
+    assert source.classes == 0 and source.y_train.dtype == np.float32
+    assert sorted(source.y_train.tolist()) == sorted(0.5 + j + 10 * i for i in range(3) for j in range(10))
+    population = build(DataConfig(source=name, clients=3), KEY, regression=True)
+    assert population.regression and population.outputs == 1
+
+
+def test_words_are_no_numbers(tmp_path: Path) -> None:
+    pd.DataFrame({"client": ["a", "b"], "x": [0.0, 1.0], "label": ["red", "blue"]}).to_csv(tmp_path / "t.csv")
+    with pytest.raises(DataError, match="column 'label' should be numbers for a loss of numbers"):
+        load_source(f"table:{tmp_path / 't.csv'}", regression=True)
+
+
+def test_a_folder_of_numbers(tmp_path: Path) -> None:
+    """Targets of any shape."""
+    for i in range(3):
+        np.savez(tmp_path / f"{i}.npz", x=RNG.normal(size=(10, 5)), y=RNG.normal(size=(10, 2)) + i)
+    population = build(DataConfig(source=f"folder:{tmp_path}", clients=3), KEY, regression=True)
+    assert population.outputs == 2 and population.train.y.shape == (24, 2)
+    with pytest.raises(DataError, match=r"0\.npz: labels of shape \(10, 2\) should be one per sample"):
+        load_source(f"folder:{tmp_path}")
