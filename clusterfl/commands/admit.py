@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, letter, say_json, set_logging
 
 
 def register(app: typer.Typer) -> None:
@@ -44,17 +44,18 @@ def admit(
     if json:
         say_json(found)
         return
-    for row in found["clients"]:
-        typer.echo(line(row))
+    wide = max(len(name) for name in found["clients"])
+    for name, row in found["clients"].items():
+        typer.echo(line(name.ljust(wide), row))
     mean = found["accuracy_mean"]
     typer.echo(f"{len(found['clients'])} clients" + ("" if mean is None else f", accuracy {mean:.3f}"))
+    for note in found["notes"]:
+        typer.echo(f"note: {note}")
     if out is not None:
         typer.echo(f"written to {out}")
 
 
-def line(row: dict[str, Any]) -> str:
+def line(name: str, row: dict[str, Any]) -> str:
     accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
-    true = "" if row["true_cluster"] is None else f"   true cluster {row['true_cluster']}"
-    return (
-        f"client {row['client']:>4}   cluster {row['cluster']}   accuracy {accuracy}   samples {row['samples']}{true}"
-    )
+    true = "" if row["true_cluster"] is None else f"   true cluster {letter(row['true_cluster'])}"
+    return f"{name}   cluster {row['cluster']}   accuracy {accuracy}   samples {row['samples']}{true}"

@@ -65,13 +65,14 @@ def show_run(config: Config, folder: Path, *, resume: bool, force: bool, json: b
 
     with display(quiet) as shown:
         progress = Progress(shown, config.method.name)
-        outcome = carry_out(config, out=folder, resume=resume, force=force, callbacks=[progress])
+        carry_out(config, out=folder, resume=resume, force=force, callbacks=[progress])
     summary = summary_of(folder)
     assert summary is not None, "a run that has ended has a summary"
     if json:
         say_json(summary)
         return
-    for line in [*report(summary), *picture(summary, outcome.population)]:
+    truth = {name: client["true_cluster"] for name, client in summary["per_client"].items()}
+    for line in [*report(summary), *picture(summary["assignments"], truth)]:
         typer.echo(line)
     typer.echo(f"written to {folder}")
 
@@ -85,11 +86,16 @@ def report(summary: dict[str, Any]) -> list[str]:
         return "-" if value is None else f"{value:.{digits}f}"
 
     seen = f", unseen clients {number('unseen_accuracy')}" if summary["unseen"] else ""
+    how = f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}"
+    if summary["true_clusters"] is None:
+        how = f"intra {number('intra_accuracy')}, inter {number('inter_accuracy')}"
+        how += "" if summary["margin"] is None else f", margin {number('margin', 2)}"
     return [
         f"{summary['method']} on {summary['data']}, seed {summary['seed']}, {summary['rounds']} rounds, "
         f"{summary['clients']} clients",
         f"accuracy {number('accuracy_mean')} (between clients ± {number('accuracy_std')}, "
         f"five worst {number('accuracy_bottom5')}){seen}",
-        f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}, clusters {summary['clusters_found']} of {summary['k']}, "
+        f"{how}, clusters {summary['clusters_found']} of {summary['k']}, "
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}, {summary['seconds']:.1f} s",
+        *(f"note: {note}" for note in summary["notes"]),
     ]

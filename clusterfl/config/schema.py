@@ -22,6 +22,7 @@ from clusterfl.config.suited import suited
 from clusterfl.config.tables import Table, as_table
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
+from clusterfl.data.registry import is_own
 from clusterfl.data.scenario import build
 from clusterfl.engines.config import EngineConfig
 from clusterfl.engines.device import check_device
@@ -110,6 +111,9 @@ class Config(BaseModel):
             changes["seed"] = seed
         if data_root is not None:
             put(changes, ["data", "root"], str(data_root))
+        source = changes.get("data", {}).get("source") if isinstance(changes.get("data"), dict) else None
+        if path is None and isinstance(source, str) and is_own(source):
+            table["data"] = {}  # the demo's clients, clusters and rotations are not those of own data
         for kind, default in (("method", "ifca"), ("model", ModelConfig.name)):
             before, chosen = table.get(kind), changes.get(kind)
             name = chosen.get("name") if isinstance(chosen, dict) else None

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from clusterfl.data.arrays import checked_names, plain_names, read_sides
+
 
 @dataclass(frozen=True)
 class Shards:
     """Every client's samples as row numbers into one pool, so that clients may share samples for free."""
 
-    x: Tensor  # [pool, ...] float32
+    x: Tensor  # [pool, ...] float32, or int64 where the model has an embedding
     y: Tensor  # [pool] int64
     rows: Tensor  # [total] int64: the clients' row numbers, one client after another
     offsets: Tensor  # [N + 1] int64: client i owns rows[offsets[i] : offsets[i + 1]]
@@ -64,7 +66,7 @@ class Shards:
         return Shards(x, y, torch.arange(len(y)), offsets)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Population:
     """All clients: ids ``0 .. clients - 1`` train, the ids after them are unseen and only join at the end."""
 
@@ -78,10 +80,18 @@ class Population:
     indicators: tuple[Tensor, Tensor] | None = None  # public samples, taken out before clients got data
     notes: tuple[str, ...] = field(default=())  # what the user should know about how the split was made
     drift: tuple[int, Population] | None = None  # a round, and what the same clients hold from it on
+    names: tuple[str, ...] = ()  # of all clients, unseen ones included; empty: client-00, client-01, …
+    class_names: tuple[str, ...] | None = None  # None: classes are numbers
+    feature_names: tuple[str, ...] | None = None  # columns of a table
+    pixels: tuple[float, str] | None = None  # the white level of bytes and how they were scaled; None: as they came
 
     def __post_init__(self) -> None:
         if len(self.train) != len(self.test):
             raise ValueError(f"test={len(self.test)} clients should equal train={len(self.train)} clients")
+        names = checked_names(self.names, len(self.train)) if self.names else plain_names(len(self.train))
+        object.__setattr__(self, "names", names)
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            raise ValueError(f"class_names={len(self.class_names)} names should be one per class ({self.classes})")
         if self.truth is not None and len(self.truth) != len(self.train):
             raise ValueError(f"truth={len(self.truth)} entries should be one per client ({len(self.train)})")
         if self.drift is not None and len(self.drift[1].train) != len(self.train):
@@ -90,6 +100,21 @@ class Population:
     def at(self, round_: int) -> Population:
         """What clients hold in that round."""
         return self if self.drift is None or round_ < self.drift[0] else self.drift[1].at(round_)
+
+    def __repr__(self) -> str:
+        """The clients in a few words."""
+        few = ", ".join(self.names[:3]) + (", …" if len(self.names) > 3 else "")
+        sizes, shape = self.train.sizes, "x".join(map(str, self.input_shape)) or "1"
+        kinds = "" if self.class_names is None else f" ({', '.join(self.class_names[:5])}{', …' * (self.classes > 5)})"
+        truth = "" if self.truth is None else f", {self.true_clusters} true clusters"
+        return (
+            f"Population {self.name!r}: {self.clients} clients that train and {self.unseen} unseen ({few}); "
+            f"{int(sizes.sum())} train samples, {int(sizes.min())} to {int(sizes.max())} per client, of shape {shape}; "
+            f"{self.classes} classes{kinds}{truth}"
+        )
+
+    def class_name(self, label: int) -> str:
+        return str(label) if self.class_names is None else self.class_names[label]
 
     @property
     def unseen(self) -> int:
@@ -123,37 +148,33 @@ class Population:
         train: Sequence[tuple[Any, Any]],
         test: Sequence[tuple[Any, Any]],
         *,
+        names: Sequence[str] | None = None,
         classes: int | None = None,
+        class_names: Sequence[str] | None = None,
         truth: Sequence[int] | None = None,
         unseen: int = 0,
         name: str = "own data",
     ) -> Population:
         """A population of clients whose data is already split: one (x, y) pair of arrays per client.
 
-        The last ``unseen`` clients take no part in training and are admitted at the end.
+        Labels are class numbers from 0, or text. Samples become float32, whole numbers stay whole (for
+        embeddings). The last ``unseen`` clients take no part in training and are admitted at the end.
         """
         if len(train) != len(test):
             raise ValueError(f"test={len(test)} clients should equal train={len(train)} clients")
         if not 0 <= unseen < max(len(train), 1):
             raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {len(train)}")
-        sides = []
-        for side, pairs in (("train", train), ("test", test)):
-            parts = []
-            for i, (x, y) in enumerate(pairs):
-                xt = torch.as_tensor(np.ascontiguousarray(x)).float()
-                yt = torch.as_tensor(np.ascontiguousarray(y)).long()
-                if len(xt) != len(yt):
-                    raise ValueError(f"{side}[{i}]: {len(xt)} samples should have as many labels, not {len(yt)}")
-                parts.append((xt, yt))
-            sides.append(Shards.from_parts(parts))
-        found = int(max(int(s.y.max()) for s in sides if len(s.y))) + 1
+        called = plain_names(len(train)) if names is None else checked_names(names, len(train))
+        sides, found, known = read_sides({"train": train, "test": test}, called, classes, class_names)
         return Population(
-            sides[0],
-            sides[1],
+            Shards.from_parts(sides[0]),
+            Shards.from_parts(sides[1]),
             clients=len(train) - unseen,
-            classes=classes or found,
+            classes=found,
             truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
             name=name,
+            names=called,
+            class_names=known,
         )
 
     @staticmethod
@@ -161,7 +182,9 @@ class Population:
         train: Sequence[Dataset[Any]],
         test: Sequence[Dataset[Any]],
         *,
+        names: Sequence[str] | None = None,
         classes: int | None = None,
+        class_names: Sequence[str] | None = None,
         truth: Sequence[int] | None = None,
         unseen: int = 0,
         name: str = "own data",
@@ -171,12 +194,14 @@ class Population:
         def arrays(data: Dataset[Any]) -> tuple[Any, Any]:
             pairs = [data[j] for j in range(len(data))]  # type: ignore[arg-type]
             x = torch.stack([torch.as_tensor(p[0]) for p in pairs])
-            return x.numpy(), np.array([int(p[1]) for p in pairs])
+            return x.numpy(), np.array([p[1].item() if isinstance(p[1], Tensor) else p[1] for p in pairs])
 
         return Population.from_arrays(
             [arrays(d) for d in train],
             [arrays(d) for d in test],
+            names=names,
             classes=classes,
+            class_names=class_names,
             truth=truth,
             unseen=unseen,
             name=name,

@@ -11,62 +11,94 @@ from safetensors.torch import save_file
 
 from clusterfl import keys
 from clusterfl.config import Config
+from clusterfl.config.errors import naming
 from clusterfl.data.population import Population
 from clusterfl.data.scenario import build
-from clusterfl.errors import ConfigError
+from clusterfl.engines.wrappers.attack import AttackConfig
+from clusterfl.errors import ConfigError, DataError
 from clusterfl.evaluate import evaluate, personal_models
 from clusterfl.method import NotDefined
 from clusterfl.runs.checkpoint import newest_snapshot
-from clusterfl.runs.setup import prepare
+from clusterfl.runs.data_card import classes_of, read_data_card
+from clusterfl.runs.model_files import file_name
+from clusterfl.runs.setup import naming_clients, prepare
 from clusterfl.tree import row
 
 
 def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: Path | None = None) -> dict[str, Any]:
-    """Cluster, accuracy and (in ``out``) personal model of every new client."""
+    """Cluster, accuracy and (in ``out``) personal model of every new client, by name."""
     if not (run / "config.toml").exists():
         raise ConfigError(f"{run} should be the folder of a run, with a config.toml")
     config = Config.load(run / "config.toml", data_root=data_root)
     snapshot = newest_snapshot(run)
-    population, ids = newcomers(config, data)
+    population, ids = newcomers(config, data, read_data_card(run))
     method, root = config.method, keys.key(config.seed)
-    with prepare(config, population).engine() as engine:
+    if data is not None:  # who lies was drawn among the run's clients
+        config = config.model_copy(update={"attack": AttackConfig()})
+    with prepare(config, population, start=False).engine() as engine, naming_clients(population):
         cohort = engine.cohort(ids, keys.fold_in(root, "admit"), snapshot.round)
         try:
             served = method.admit(snapshot.state, cohort)
         except NotDefined as e:
             raise ConfigError(f"method={method.name!r} should be one that admits clients: {e}") from e
-        tested = ids[population.test.sizes[ids] > 0]
         key = keys.fold_in(root, "unseen")
         scores = evaluate(engine, method, served, ids, key, snapshot.round)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             for some, models in personal_models(engine, method, served, ids, key, snapshot.round):
                 for j, i in enumerate(some.tolist()):
-                    save_file({n: t.contiguous() for n, t in row(models, j).items()}, out / f"client-{i}.safetensors")
+                    tree = {n: t.contiguous() for n, t in row(models, j).items()}
+                    save_file(tree, out / f"{file_name(population.names[i])}.safetensors")
     accuracy = scores.accuracy.tolist()
     truth = population.truth
-    clients = [
-        {
-            "client": i,
+    clients = {
+        population.names[i]: {
             "cluster": int(served.index[j]),
             "accuracy": accuracy[j] if scores.samples[j] > 0 else None,
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
         }
         for j, i in enumerate(ids.tolist())
-    ]
-    known = [c["accuracy"] for c in clients if c["accuracy"] is not None]
-    mean = sum(known) / len(known) if len(tested) else None
-    return {"method": method.name, "round": snapshot.round, "accuracy_mean": mean, "clients": clients}
+    }
+    known = [c["accuracy"] for c in clients.values() if c["accuracy"] is not None]
+    mean = sum(known) / len(known) if known else None
+    notes = list(population.notes) if data is not None else []
+    return {"method": method.name, "round": snapshot.round, "accuracy_mean": mean, "clients": clients, "notes": notes}
 
 
-def newcomers(config: Config, data: str | None) -> tuple[Population, torch.Tensor]:
-    """The new clients and their ids: those of ``data``, or the run's own unseen ones."""
+def newcomers(config: Config, data: str | None, card: dict[str, Any] | None) -> tuple[Population, torch.Tensor]:
+    """The new clients and their ids: those of ``data``, or the run's own unseen ones.
+
+    New data is read as the run's was: the same columns in the same order, and the same classes.
+    """
     if data is None:
         population = config.population()
         if not population.unseen:
             raise ConfigError("data.unseen=0: the run has no unseen clients; name new ones with --data folder:PATH")
         return population, torch.arange(population.clients, len(population.train))
-    natural = replace(config.data, source=data, split="natural", shift="none", clients=0, unseen=0, test="own")
-    population = build(natural, keys.fold_in(keys.key(config.seed), "newcomers"))
+    table = data.startswith("table:")
+    features = card["feature_names"] if table and card is not None else None
+    natural = replace(
+        config.data,
+        source=data,
+        split="natural",
+        shift="none",
+        clients=0,
+        unseen=0,
+        test="own",
+        indicators=0,
+        drift_round=None,
+        client_column=config.data.client_column if table else None,
+        label_column=config.data.label_column if table else None,
+        feature_columns=None if features is None else tuple(features),
+    )
+    key = keys.fold_in(keys.key(config.seed), "newcomers")
+    with naming("data"):
+        population = build(natural, key, classes=None if card is None else classes_of(card))
+    if card is not None and population.input_shape != tuple(card["input_shape"]):
+        raise DataError(
+            f"{data}: samples of shape {population.input_shape} should be like the run's, {tuple(card['input_shape'])}"
+        )
+    if config.data.indicators:  # the run's own public samples, which its clients know
+        population = replace(population, indicators=config.population().indicators)
     return population, torch.arange(population.clients)

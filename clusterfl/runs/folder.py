@@ -87,7 +87,8 @@ def clear(folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     for path in [*checkpoints.glob("round-*.ckpt"), checkpoints / "records.log", *checkpoints.glob(".*.tmp")]:
         path.unlink(missing_ok=True)
-    (folder / "rounds.jsonl").unlink(missing_ok=True)
+    for name in ("rounds.jsonl", "data.json"):
+        (folder / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

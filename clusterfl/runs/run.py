@@ -22,6 +22,7 @@ from clusterfl.loop import Callback, Moment, Outcome, Simulation
 from clusterfl.method import Method
 from clusterfl.parts.local import SGD
 from clusterfl.runs.checkpoint import Checkpoints
+from clusterfl.runs.data_card import write_data_card
 from clusterfl.runs.folder import (
     check_free,
     clear,
@@ -183,6 +184,7 @@ def carry_out(
         write_config(out, asked)
         setup = prepare(asked, population, task)
         write_config(out, setup.config)
+        write_data_card(out, setup.population)
         with setup.simulation() as simulation:
             saving = Saving(out, setup, simulation)
             if not (resume and saving.restore()):

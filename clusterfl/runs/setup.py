@@ -17,6 +17,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
+from clusterfl.errors import ClientError
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.models import build_model
 from clusterfl.task import Task
@@ -51,17 +52,33 @@ class Setup:
         """The run before its first round; its engine ends with the context."""
         config = self.config
         schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every)
-        with self.engine() as engine:
+        with self.engine() as engine, naming_clients(self.population):
             yield Simulation(config.method, self.population, engine, schedule)
 
 
-def prepare(config: Config, population: Population | None = None, task: Task | None = None) -> Setup:
-    """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given."""
+@contextmanager
+def naming_clients(population: Population) -> Iterator[None]:
+    """Errors on a client, which engines know by number, get its name."""
+    try:
+        yield
+    except ClientError as e:
+        known = 0 <= e.client < len(population.names)
+        raise ClientError(e.procedure, e.client, e.cause, population.names[e.client] if known else None) from e
+
+
+def prepare(
+    config: Config, population: Population | None = None, task: Task | None = None, *, start: bool = True
+) -> Setup:
+    """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given.
+
+    ``start`` says that a run is to start with these clients, and not that a few join one that has ended.
+    """
     if population is None:
         population = config.population()
         give_back()
-    check_k(config.method, population.clients)
-    say_if_late(config)
+    if start:
+        check_k(config.method, population.clients)
+        say_if_late(config)
     if task is None:
         with naming("model"):
             module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)

@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 import clusterfl
 from clusterfl.config import Config
-from clusterfl.errors import ConfigError
+from clusterfl.errors import ConfigError, DataError
 from clusterfl.runs.admission import admit_clients
 from clusterfl.runs.checkpoint import CheckpointError
 
@@ -27,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_runs_own_unseen_clients(run: Path) -> None:
     got = admit_clients(run, None, None)
     summary = json.loads((run / "summary.json").read_text())
-    assert {str(c["client"]): c["cluster"] for c in got["clients"]} == summary["unseen_assignments"]
+    assert {name: c["cluster"] for name, c in got["clients"].items()} == summary["unseen_assignments"]
     assert got["accuracy_mean"] == pytest.approx(summary["unseen_accuracy"]) and got["round"] == 6
 
 
@@ -42,9 +44,9 @@ def test_new_clients_from_files_join_the_cluster_of_their_rotation(run: Path, tm
         np.savez(new / f"{turns}.npz", x=turned, y=labels[part])
     out = tmp_path / "models"
     got = admit_clients(run, f"folder:{new}", out)
-    assert len({c["cluster"] for c in got["clients"]}) == 4, "four rotations, four clusters"
+    assert len({c["cluster"] for c in got["clients"].values()}) == 4, "four rotations, four clusters"
     assert got["accuracy_mean"] > 0.7
-    assert load_file(out / "client-0.safetensors").keys() == {"head.weight", "head.bias"}
+    assert load_file(out / "0.safetensors").keys() == {"head.weight", "head.bias"}
 
 
 def test_what_cannot_be_admitted_says_what_to_do(tmp_path: Path) -> None:
@@ -57,3 +59,54 @@ def test_what_cannot_be_admitted_says_what_to_do(tmp_path: Path) -> None:
     clusterfl.run(Config.load(None, [*small, "checkpoint.every=0"]), out=tmp_path / "unsaved")
     with pytest.raises(CheckpointError, match="should hold a checkpoint"):
         admit_clients(tmp_path / "unsaved", None, None)
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a table of eight hospitals in two groups, whose labels are words and mean the opposite."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    hospital_table([f"hospital-{i:02d}" for i in range(8)]).to_csv(folder / "t.csv", index=False)
+    settings = [f"data.source=table:{folder / 't.csv'}", "method.k=2", "rounds=4", "engine.name=serial"]
+    clusterfl.run(Config.load(None, settings), out=folder / "run")
+    return folder / "run"
+
+
+def hospital_table(names: list[str]) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    x, group = rng.normal(size=(60 * len(names), 3)), np.repeat(np.arange(len(names)) % 2, 60)
+    words = np.array(["mild", "none", "severe"])[np.digitize(np.where(group, -1, 1) * x[:, 0], [-0.6, 0.6])]
+    return pd.DataFrame({"client": np.repeat(names, 60), "a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "label": words})
+
+
+def test_one_new_client_that_lacks_a_class_is_scored_by_the_runs_classes(hospitals: Path, tmp_path: Path) -> None:
+    new = hospital_table(["hospital-31"])
+    new = new[new["label"] != "none"][["c", "label", "b", "client", "a"]]  # columns in another order
+    new.to_csv(tmp_path / "new.csv", index=False)
+    got = admit_clients(hospitals, f"table:{tmp_path / 'new.csv'}", None)
+    home = json.loads((hospitals / "summary.json").read_text())["assignments"]
+    assert list(got["clients"]) == ["hospital-31"]
+    assert got["clients"]["hospital-31"]["cluster"] == home["hospital-00"] != home["hospital-01"]
+    assert got["accuracy_mean"] > 0.8
+    new.assign(label="deadly").to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError, match=r"the class 'deadly' should be a known one; .*mild"):
+        admit_clients(hospitals, f"table:{tmp_path / 'new.csv'}", None)
+    new.drop(columns="b").to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError, match="a column 'b' should be there"):
+        admit_clients(hospitals, f"table:{tmp_path / 'new.csv'}", None)
+    np.savez(tmp_path / "x.npz", x=np.zeros((5, 2)), y=np.array(["mild"] * 5))
+    with pytest.raises(DataError, match=r"samples of shape \(2,\) should be like the run's, \(3,\)"):
+        admit_clients(hospitals, f"folder:{tmp_path}", None)
+
+
+def test_names_are_in_every_file_of_a_run(hospitals: Path) -> None:
+    names = [f"hospital-{i:02d}" for i in range(8)]
+    summary, card = (json.loads((hospitals / name).read_text()) for name in ("summary.json", "data.json"))
+    assert list(summary["assignments"]) == list(summary["per_client"]) == card["clients"] == names
+    assert card["class_names"] == summary["class_names"] == ["mild", "none", "severe"]
+    assert card["feature_names"] == ["a", "b", "c"] and card["pixels"] is None
+    manifest = json.loads((hospitals / "models" / "manifest.json").read_text())
+    assert sorted(n for c in manifest["clusters"] for n in c["clients"]) == names
+    assert manifest["class_names"] == card["class_names"] and manifest["feature_names"] == card["feature_names"]
+    for table in ("metrics.parquet", "assignments.parquet"):
+        assert sorted(set(pq.read_table(hospitals / table)["client"].to_pylist())) == names
+    assert summary["ari"] is None and summary["intra_accuracy"] > summary["inter_accuracy"]

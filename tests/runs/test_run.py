@@ -107,7 +107,7 @@ def test_the_config_is_there_before_data_is_loaded_or_workers_start(
     monkeypatch.setattr(Config, "population", loading)
     monkeypatch.setattr(Simulation, "start", starting)
     clusterfl.run(config, out=tmp_path)
-    assert seen == ["data after ['config.toml']", "start after ['config.toml']"]
+    assert seen == ["data after ['config.toml']", "start after ['config.toml', 'data.json']"]
 
 
 # -- folders -----------------------------------------------------------------------------------------------
