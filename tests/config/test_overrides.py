@@ -84,6 +84,4 @@ def test_own_data_drops_the_demos_clients_and_rotations(tmp_path: Path) -> None:
     assert Config.load(None, ["data.source=mnist"]).data.samples == 60  # the demo on other digits
     own = "[data]\nsource = 'digits'\nclients = 5\nclusters = 1\n[method]\nname = 'fedavg'\n"
     (tmp_path / "c.toml").write_text(own)
-        '[data]\nsource = "digits"\nclients = 5\nclusters = 1\n[method]\nname = "fedavg"\n'
-    )
     assert Config.load(tmp_path / "c.toml", ["data.source=table:t.csv"]).data.clients == 5  # what a user wrote stays
