@@ -30,6 +30,8 @@ _HOME = {
     "Stop": "loop",
     "Task": "task",
     "check_method": "testing",
+    "export": "runs.export",
+    "load": "runs.trained",
     "load_models": "runs.model_files",
     "load_modules": "runs.model_files",
     "on_client": "message",
@@ -51,6 +53,8 @@ __all__ = [
     "Task",
     "__version__",
     "check_method",
+    "export",
+    "load",
     "load_models",
     "load_modules",
     "on_client",
@@ -68,8 +72,10 @@ if TYPE_CHECKING:
     from clusterfl.methods import METHODS
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
+    from clusterfl.runs.export import export
     from clusterfl.runs.model_files import load_models, load_modules
     from clusterfl.runs.run import run
+    from clusterfl.runs.trained import load
     from clusterfl.task import Task
     from clusterfl.testing import check_method
 

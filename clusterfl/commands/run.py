@@ -59,13 +59,19 @@ def run(
 
 def show_run(config: Config, folder: Path, *, resume: bool, force: bool, json: bool, quiet: bool) -> None:
     """Carries a run out in its folder and says what it found."""
-    from clusterfl.runs.folder import summary_of
+    from clusterfl.runs.folder import CONFIG, summary_of
     from clusterfl.runs.progress import Progress, display
     from clusterfl.runs.run import run as carry_out
 
-    with display(quiet) as shown:
-        progress = Progress(shown, config.method.name)
-        carry_out(config, out=folder, resume=resume, force=force, callbacks=[progress])
+    try:
+        with display(quiet) as shown:
+            progress = Progress(shown, config.method.name)
+            carry_out(config, out=folder, resume=resume, force=force, callbacks=[progress])
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        if (folder / CONFIG).exists():
+            typer.echo(f"go on with: clusterfl resume {folder}", err=True)
+        raise typer.Exit(130) from None
     summary = summary_of(folder)
     assert summary is not None, "a run that has ended has a summary"
     if json:

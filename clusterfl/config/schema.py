@@ -35,6 +35,8 @@ from clusterfl.models import MODELS, find_model
 from clusterfl.outside import reference_of
 from clusterfl.parts.local import SGD
 
+GIVEN = "given"  # in the config of a run from Python: its data, or its model, is not in the config
+
 
 @dataclass(frozen=True)
 class CheckpointConfig:
@@ -60,6 +62,8 @@ class ModelConfig:
     def read(table: Mapping[str, Any]) -> ModelConfig:
         given = dict(table)
         name = given.pop("name", ModelConfig.name)
+        if name == GIVEN:
+            return ModelConfig(GIVEN, given)
         entry = find_model(name) if isinstance(name, str) else None
         if entry is None:
             raise unknown("model.name", name, MODELS, "a known model")
@@ -214,6 +218,10 @@ class Config(BaseModel):
 
     def population(self) -> Population:
         """The clients and their data; attackers who flip labels have flipped them."""
+        if self.data.source == GIVEN:
+            raise ConfigError(
+                "data.source='given' should be a source: the clients of this run came from Python, and are needed there"
+            )
         with naming("data"):
             made = build(self.data, keys.fold_in(keys.key(self.seed), "data"))
         return flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made

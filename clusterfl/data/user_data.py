@@ -121,6 +121,17 @@ def pixels_or_floats(x: Array) -> Array:
     return channels_first(x) if x.ndim == 3 or (x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3) else x
 
 
+def read_samples(path: Path, features: tuple[str, ...] | None) -> Array:
+    """Samples alone, to be predicted: the feature columns of a table by name, or x of an .npz file."""
+    if path.suffix == ".npz":
+        (x,) = read_npz(path, "x")
+        finite(x, _row_of(path))
+        return x
+    columns = user_tables.read_columns(path)
+    rest = tuple(n for n in columns if n not in ("client", "label", "split"))
+    return user_tables.features(path, columns, features or rest)
+
+
 def load_table(path: Path, reading: Reading) -> Source:
     """A column of clients and one of labels, optionally ``split`` ("train" or "test"), and numbers as features."""
     client, label = reading.client or "client", reading.label or "label"

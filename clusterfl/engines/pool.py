@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Pool(Parallel):
         here, there = self._context.Pipe()
         args = (there, self.task, *self._shards, self.plan)
         process = self._context.Process(target=_serve, args=args, daemon=True)
-        with _script_hidden(unless=in_script(self.task)):
+        with _script_hidden(unless=in_script(self.task)), _uninterrupted():
             process.start()
         there.close()
         return _Member(process, here)
@@ -84,6 +85,16 @@ def _script_hidden(*, unless: bool) -> Iterator[None]:
             setattr(script, name, value)
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C is for the parent, which ends its workers: those that start within this never hear of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @dataclass(eq=False)
 class _Member:
     process: Any
@@ -114,8 +125,8 @@ class _Member:
         return Block(torch.from_numpy(view), layout)
 
     def end(self) -> None:
+        self.process.terminate()  # first: a pipe that ends while it answers would be an error over there
         self.pipe.close()
-        self.process.terminate()
         self.process.join()
 
 

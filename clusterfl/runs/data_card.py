@@ -6,18 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+from clusterfl.config import GIVEN, Config
 from clusterfl.data.population import Population
-from clusterfl.errors import DataError
+from clusterfl.errors import ConfigError, DataError
+from clusterfl.method import Method
+from clusterfl.methods import METHODS
 from clusterfl.runs.files import read_bounded, write_whole
 
 DATA = "data.json"
 LARGEST = 1 << 28  # bytes
 
 
-def data_card(population: Population) -> dict[str, Any]:
+def data_card(config: Config, population: Population) -> dict[str, Any]:
     """A population in names, as JSON."""
     return {
         "format": 1,
+        "rebuildable": is_rebuildable(config),
         "data": population.name,
         "sha256": population.digest,
         "clients": list(population.names[: population.clients]),
@@ -31,6 +35,7 @@ def readings(population: Population) -> dict[str, Any]:
     names, columns, pixels = population.class_names, population.feature_names, population.pixels
     return {
         "input_shape": list(population.input_shape),
+        "dtype": str(population.train.x.dtype).removeprefix("torch."),
         "feature_names": None if columns is None else list(columns),
         "pixels": None if pixels is None else {"white": pixels[0], "scaled": pixels[1]},
         "classes": population.classes,
@@ -38,8 +43,24 @@ def readings(population: Population) -> dict[str, Any]:
     }
 
 
-def write_data_card(folder: Path, population: Population) -> None:
-    write_whole(folder / DATA, (json.dumps(data_card(population), indent=2) + "\n").encode())
+def is_rebuildable(config: Config) -> bool:
+    """Whether data, model and method are all in the config, and nothing of them came from Python."""
+
+    def known(method: Method[Any]) -> bool:
+        return METHODS.get(method.name) is type(method) and all(known(base) for base in method.bases())
+
+    return config.data.source != GIVEN and config.model.name != GIVEN and known(config.method)
+
+
+def check_rebuildable(folder: Path, what: str) -> None:
+    """Refuses to take up a run from its config alone where that is not all of it."""
+    card = read_data_card(folder)
+    if card is not None and not card.get("rebuildable", True):
+        raise ConfigError(f"{folder} was started from Python with data, a model or a method of its own; {what}")
+
+
+def write_data_card(folder: Path, config: Config, population: Population) -> None:
+    write_whole(folder / DATA, (json.dumps(data_card(config, population), indent=2) + "\n").encode())
 
 
 def read_data_card(folder: Path) -> dict[str, Any] | None:

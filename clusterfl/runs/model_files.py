@@ -44,6 +44,7 @@ def write_models(folder: Path, model: ModelConfig, population: Population, outco
         "method": outcome.method.name,
         "model": model.write(),
         **readings(population),
+        "clients": list(population.names[: population.clients]),
         "personal": outcome.served.personal,  # clients adapt these models before they use them
         "clusters": clusters,
     }
@@ -105,7 +106,7 @@ def load_modules(folder: str | Path) -> dict[int, nn.Module]:
 def file_name(client: str) -> str:
     """A client's name as that of a file; two names never share one."""
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in client).lstrip(".")[:100]
-    return plain if plain == client else f"{plain}-{hashlib.sha256(client.encode()).hexdigest()[:8]}"
+    return plain if plain and plain == client else f"{plain}-{hashlib.sha256(client.encode()).hexdigest()[:8]}"
 
 
 def _models(folder: str | Path) -> Path:

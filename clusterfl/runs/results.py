@@ -30,7 +30,7 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)
     write_whole(folder / "config.toml", config.toml().encode())
-    write_data_card(folder, population)
+    write_data_card(folder, config, population)
     lines = [json.dumps(round_row(r, population)) + "\n" for r in outcome.records]
     write_whole(folder / "rounds.jsonl", "".join(lines).encode())
     write_table(folder / "metrics.parquet", metrics_table(outcome, population))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 from torch import nn
 
 import clusterfl
-from clusterfl.config import CheckpointConfig, Config, ModelConfig
+from clusterfl.config import GIVEN, CheckpointConfig, Config, ModelConfig
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
 from clusterfl.engines.config import EngineConfig, EngineName
@@ -37,8 +37,6 @@ from clusterfl.runs.ledger import LedgerFile
 from clusterfl.runs.results import RoundsFile, write_run
 from clusterfl.runs.setup import Setup, prepare
 from clusterfl.task import Task
-
-GIVEN = "given"  # in a config: data, a model or a method that came from Python and not from the config
 
 
 @overload
@@ -166,6 +164,7 @@ def carry_out(
     callbacks: Sequence[Callback] = (),
 ) -> Done:
     """The run that a config describes, in its folder if it has one, which nobody else may use meanwhile."""
+    check_given(config, population, task)  # before anything of an earlier run is touched
     if out is None:
         setup = prepare(config, population, task)
         with setup.simulation() as simulation:
@@ -184,7 +183,7 @@ def carry_out(
         write_config(out, asked)
         setup = prepare(asked, population, task)
         write_config(out, setup.config)
-        write_data_card(out, setup.population)
+        write_data_card(out, setup.config, setup.population)
         with setup.simulation() as simulation:
             saving = Saving(out, setup, simulation)
             if not (resume and saving.restore()):
@@ -192,6 +191,23 @@ def carry_out(
             outcome = simulation.run([saving, *callbacks])
         write_run(out, setup.config, setup.population, outcome)
         return Done(setup.config, outcome)
+
+
+def check_given(config: Config, population: Population | None, task: Task | None) -> None:
+    """What came from Python is there again."""
+    missing = [
+        name
+        for name, needed in (
+            ("population", config.data.source == GIVEN and population is None),
+            ("model", config.model.name == GIVEN and task is None),
+        )
+        if needed
+    ]
+    if missing:
+        raise ConfigError(
+            f"this run was started from Python with its own {' and '.join(missing)}; go on there, with "
+            "clusterfl.run(population, model, method, out=DIR, resume=True)"
+        )
 
 
 def begin(simulation: Simulation) -> None:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
@@ -17,6 +16,7 @@ from clusterfl.config import Config
 from clusterfl.errors import ConfigError, DataError
 from clusterfl.runs.admission import admit_clients
 from clusterfl.runs.checkpoint import CheckpointError
+from tests.hospitals import NAMES, hospital_run, hospital_table
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +63,7 @@ def test_what_cannot_be_admitted_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a table of eight hospitals in two groups, whose labels are words and mean the opposite."""
-    folder = tmp_path_factory.mktemp("hospitals")
-    hospital_table([f"hospital-{i:02d}" for i in range(8)]).to_csv(folder / "t.csv", index=False)
-    settings = [f"data.source=table:{folder / 't.csv'}", "method.k=2", "rounds=4", "engine.name=serial"]
-    clusterfl.run(Config.load(None, settings), out=folder / "run")
-    return folder / "run"
-
-
-def hospital_table(names: list[str]) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    x, group = rng.normal(size=(60 * len(names), 3)), np.repeat(np.arange(len(names)) % 2, 60)
-    words = np.array(["mild", "none", "severe"])[np.digitize(np.where(group, -1, 1) * x[:, 0], [-0.6, 0.6])]
-    return pd.DataFrame({"client": np.repeat(names, 60), "a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "label": words})
+    return hospital_run(tmp_path_factory.mktemp("hospitals"))
 
 
 def test_one_new_client_that_lacks_a_class_is_scored_by_the_runs_classes(hospitals: Path, tmp_path: Path) -> None:
@@ -99,7 +87,7 @@ def test_one_new_client_that_lacks_a_class_is_scored_by_the_runs_classes(hospita
 
 
 def test_names_are_in_every_file_of_a_run(hospitals: Path) -> None:
-    names = [f"hospital-{i:02d}" for i in range(8)]
+    names = NAMES
     summary, card = (json.loads((hospitals / name).read_text()) for name in ("summary.json", "data.json"))
     assert list(summary["assignments"]) == list(summary["per_client"]) == card["clients"] == names
     assert card["class_names"] == summary["class_names"] == ["mild", "none", "severe"]
