@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -88,6 +89,7 @@ def _script_hidden(*, unless: bool) -> Iterator[None]:
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Ctrl-C is for the parent, which ends its workers: those that start within this never hear of it."""
+    resource_tracker.ensure_running()  # the first worker would start it, which lets the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -136,6 +138,7 @@ def _shared(shards: Shards) -> Shards:
 
 def _serve(pipe: Connection, task: Task, train: Shards, test: Shards, plan: Plan) -> None:
     """A worker's life: take a job, answer it, until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_memory()
     worker = Worker(task, train, test, plan)
