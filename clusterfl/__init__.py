@@ -29,6 +29,7 @@ _HOME = {
     "SGD": "parts.local",
     "Stop": "loop",
     "Task": "task",
+    "admit": "runs.admission",
     "check_method": "testing",
     "export": "runs.export",
     "load": "runs.trained",
@@ -52,6 +53,7 @@ __all__ = [
     "Stop",
     "Task",
     "__version__",
+    "admit",
     "check_method",
     "export",
     "load",
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from clusterfl.methods import METHODS
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
+    from clusterfl.runs.admission import admit
     from clusterfl.runs.export import export
     from clusterfl.runs.model_files import load_models, load_modules
     from clusterfl.runs.run import run

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,23 +32,33 @@ class Task:
     """A model as functions of its tree of parameters and buffers.
 
     Any ``nn.Module`` that maps a batch to logits will do; it is copied and never changed. The copy is only a
-    skeleton: its weights are not used, except for parameters of layers whose initialisation we do not know.
+    skeleton: its weights are not used, except for parameters of layers whose initialisation we do not know, or where
+    ``start="given"`` says that they are where training starts (a pretrained model).
     ``public`` are samples that the server may use (FedDS's indicators), never a client's.
     """
 
     def __init__(
-        self, module: nn.Module, classes: int, per_sample: PerSample = cross_entropy, *, public: Tensor | None = None
+        self,
+        module: nn.Module,
+        classes: int,
+        per_sample: PerSample = cross_entropy,
+        *,
+        public: Tensor | None = None,
+        start: Literal["fresh", "given"] = "fresh",
     ) -> None:
         self.module = module = deepcopy(module)
         self.classes = classes
         self.per_sample = per_sample
         self.public = public
+        self.start = start
         self.channels_last = False
         self._bound: Tree | None = None
         self.drops = key_dropouts(module)
         self.params = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         self.fixed = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
         self.buffers = tuple(n for n, _ in module.named_buffers())
+        if start not in ("fresh", "given"):
+            raise ValueError(f"start={start!r} should be 'fresh' or 'given'")
         if not self.params:
             raise ValueError("module should have at least one trainable parameter")
 
@@ -114,11 +124,19 @@ class Task:
         return sum(nbytes(p) for p in self.module.parameters() if not p.requires_grad)
 
     def init(self, key: Key) -> Tree:
-        """Fresh weights: PyTorch's default distributions, drawn from the key."""
+        """Fresh weights: PyTorch's default distributions, drawn from the key; or the module's own."""
+        if self.start == "given":
+            own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+            return {n: own[n].detach().clone() for n in (*self.params, *self.fixed, *self.buffers)}
         return select(fresh_weights(self.module, key), (*self.params, *self.fixed, *self.buffers))
 
     def init_stack(self, key: Key, k: int) -> Tree:
         """``k`` independent models."""
+        if self.start == "given" and k > 1:
+            raise ValueError(
+                "start='given' has one model to start from, and should go with a method that makes its k out of one: "
+                "start = 'kmeans-local' or 'identical-noise'"
+            )
         return stack([self.init(keys.fold_in(key, j)) for j in range(k)])
 
     def logits(self, theta: Tree, x: Tensor) -> Tensor:

@@ -38,9 +38,11 @@ def admit(
       clusterfl admit runs/mine --data folder:new-clients --out their-models
     """
     set_logging(verbose, quiet)
-    from clusterfl.runs.admission import admit_clients
+    from clusterfl.runs.admission import admit as give
+    from clusterfl.runs.data_card import check_rebuildable
 
-    found = admit_clients(run, data, out, data_root=data_root)
+    check_rebuildable(run, "admit clients there, with clusterfl.admit(run, …)", ["method"])
+    found = give(run, data, out=out, data_root=data_root)
     if json:
         say_json(found)
         return

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from clusterfl import keys
 from clusterfl.config import Config
 from clusterfl.config.errors import naming
 from clusterfl.data.population import Population
+from clusterfl.data.registry import is_own
 from clusterfl.data.scenario import build
 from clusterfl.engines.wrappers.attack import AttackConfig
 from clusterfl.errors import ConfigError, DataError
@@ -22,20 +24,35 @@ from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.runs.data_card import classes_of, read_data_card
 from clusterfl.runs.model_files import file_name
 from clusterfl.runs.setup import naming_clients, prepare
+from clusterfl.runs.trained import given_task
+from clusterfl.task import Task
 from clusterfl.tree import row
 
 
-def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: Path | None = None) -> dict[str, Any]:
-    """Cluster, accuracy and (in ``out``) personal model of every new client, by name."""
-    if not (run / "config.toml").exists():
-        raise ConfigError(f"{run} should be the folder of a run, with a config.toml")
-    config = Config.load(run / "config.toml", data_root=data_root)
-    snapshot = newest_snapshot(run)
-    population, ids = newcomers(config, data, read_data_card(run))
+def admit(
+    run: str | Path,
+    data: str | Population | None = None,
+    *,
+    out: str | Path | None = None,
+    model: nn.Module | Task | None = None,
+    data_root: str | Path | None = None,
+) -> dict[str, Any]:
+    """Cluster, accuracy and (in ``out``) personal model of every new client, by name.
+
+    ``data`` is ``folder:PATH``, ``table:PATH`` or a population; without it these are the run's own unseen clients.
+    A run with a module from Python asks for the same ``model`` again.
+    """
+    folder = Path(run)
+    if not (folder / "config.toml").exists():
+        raise ConfigError(f"{folder} should be the folder of a run, with a config.toml")
+    config = Config.load(folder / "config.toml", data_root=data_root)
+    snapshot, card = newest_snapshot(folder), read_data_card(folder)
+    population, ids = newcomers(config, data, card)
+    task = given_task(folder, config, model, population.classes)
     method, root = config.method, keys.key(config.seed)
     if data is not None:  # who lies was drawn among the run's clients
         config = config.model_copy(update={"attack": AttackConfig()})
-    with prepare(config, population, start=False).engine() as engine, naming_clients(population):
+    with prepare(config, population, task, start=False).engine() as engine, naming_clients(population):
         cohort = engine.cohort(ids, keys.fold_in(root, "admit"), snapshot.round)
         try:
             served = method.admit(snapshot.state, cohort)
@@ -44,11 +61,11 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
         key = keys.fold_in(root, "unseen")
         scores = evaluate(engine, method, served, ids, key, snapshot.round)
         if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
+            Path(out).mkdir(parents=True, exist_ok=True)
             for some, models in personal_models(engine, method, served, ids, key, snapshot.round):
                 for j, i in enumerate(some.tolist()):
                     tree = {n: t.contiguous() for n, t in row(models, j).items()}
-                    save_file(tree, out / f"{file_name(population.names[i])}.safetensors")
+                    save_file(tree, Path(out) / f"{file_name(population.names[i])}.safetensors")
     accuracy = scores.accuracy.tolist()
     truth = population.truth
     clients = {
@@ -66,7 +83,9 @@ def admit_clients(run: Path, data: str | None, out: Path | None, *, data_root: P
     return {"method": method.name, "round": snapshot.round, "accuracy_mean": mean, "clients": clients, "notes": notes}
 
 
-def newcomers(config: Config, data: str | None, card: dict[str, Any] | None) -> tuple[Population, torch.Tensor]:
+def newcomers(
+    config: Config, data: str | Population | None, card: dict[str, Any] | None
+) -> tuple[Population, torch.Tensor]:
     """The new clients and their ids: those of ``data``, or the run's own unseen ones.
 
     New data is read as the run's was: the same columns in the same order, and the same classes.
@@ -76,6 +95,30 @@ def newcomers(config: Config, data: str | None, card: dict[str, Any] | None) -> 
         if not population.unseen:
             raise ConfigError("data.unseen=0: the run has no unseen clients; name new ones with --data folder:PATH")
         return population, torch.arange(population.clients, len(population.train))
+    population = data if isinstance(data, Population) else read_newcomers(config, data, card)
+    if card is not None:
+        check_alike(population, card)
+    if config.data.indicators:  # the run's own public samples, which its clients know
+        population = replace(population, indicators=config.population().indicators)
+    return population, torch.arange(len(population.train))
+
+
+def check_alike(population: Population, card: dict[str, Any]) -> None:
+    """New clients have the run's samples and classes."""
+    shape, classes = tuple(card["input_shape"]), classes_of(card)
+    mine = population.class_names or tuple(map(str, range(population.classes)))
+    if population.input_shape != shape:
+        raise DataError(f"new clients' samples of shape {population.input_shape} should be like the run's, {shape}")
+    if mine != classes:
+        raise DataError(
+            f"new clients' classes ({', '.join(mine[:5])}, …) should be the run's; class_names={list(classes)[:10]}"
+        )
+
+
+def read_newcomers(config: Config, data: str, card: dict[str, Any] | None) -> Population:
+    """A folder or table of new clients."""
+    if not is_own(data):
+        raise ConfigError(f"data={data!r} should be folder:PATH or table:PATH")
     table = data.startswith("table:")
     features = card["feature_names"] if table and card is not None else None
     natural = replace(
@@ -94,11 +137,4 @@ def newcomers(config: Config, data: str | None, card: dict[str, Any] | None) -> 
     )
     key = keys.fold_in(keys.key(config.seed), "newcomers")
     with naming("data"):
-        population = build(natural, key, classes=None if card is None else classes_of(card))
-    if card is not None and population.input_shape != tuple(card["input_shape"]):
-        raise DataError(
-            f"{data}: samples of shape {population.input_shape} should be like the run's, {tuple(card['input_shape'])}"
-        )
-    if config.data.indicators:  # the run's own public samples, which its clients know
-        population = replace(population, indicators=config.population().indicators)
-    return population, torch.arange(population.clients)
+        return build(natural, key, classes=None if card is None else classes_of(card))

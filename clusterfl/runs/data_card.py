@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from clusterfl.data.population import Population
 from clusterfl.errors import ConfigError, DataError
 from clusterfl.method import Method
 from clusterfl.methods import METHODS
+from clusterfl.outside import reference_of
 from clusterfl.runs.files import read_bounded, write_whole
 
 DATA = "data.json"
@@ -21,7 +23,7 @@ def data_card(config: Config, population: Population) -> dict[str, Any]:
     """A population in names, as JSON."""
     return {
         "format": 1,
-        "rebuildable": is_rebuildable(config),
+        "from_python": from_python(config),
         "data": population.name,
         "sha256": population.digest,
         "clients": list(population.names[: population.clients]),
@@ -43,20 +45,27 @@ def readings(population: Population) -> dict[str, Any]:
     }
 
 
-def is_rebuildable(config: Config) -> bool:
-    """Whether data, model and method are all in the config, and nothing of them came from Python."""
+def from_python(config: Config) -> list[str]:
+    """What of a run is not in its config: the run can be rebuilt from the config alone where this is empty."""
 
     def known(method: Method[Any]) -> bool:
-        return METHODS.get(method.name) is type(method) and all(known(base) for base in method.bases())
+        found = METHODS.get(method.name) is type(method) or reference_of(type(method)) is not None
+        return found and all(known(base) for base in method.bases())
 
-    return config.data.source != GIVEN and config.model.name != GIVEN and known(config.method)
+    given = {
+        "data": config.data.source == GIVEN,
+        "model": config.model.name == GIVEN,
+        "method": not known(config.method),
+    }
+    return [name for name, is_given in given.items() if is_given]
 
 
-def check_rebuildable(folder: Path, what: str) -> None:
+def check_rebuildable(folder: Path, remedy: str, needs: Sequence[str] = ("data", "model", "method")) -> None:
     """Refuses to take up a run from its config alone where that is not all of it."""
     card = read_data_card(folder)
-    if card is not None and not card.get("rebuildable", True):
-        raise ConfigError(f"{folder} was started from Python with data, a model or a method of its own; {what}")
+    given = [name for name in needs if card is not None and name in card["from_python"]]
+    if given:
+        raise ConfigError(f"{folder} was started from Python with its own {' and '.join(given)}; {remedy}")
 
 
 def write_data_card(folder: Path, config: Config, population: Population) -> None:

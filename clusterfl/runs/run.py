@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from torch import nn
 
@@ -65,6 +65,7 @@ def run(
     checkpoint: CheckpointConfig | None = None,
     attack: AttackConfig | None = None,
     privacy: PrivacyConfig | None = None,
+    start: Literal["fresh", "given"] = "fresh",
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -80,6 +81,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     callbacks: Sequence[Callback] = (),
+    start: Literal["fresh", "given"] = "fresh",
     **settings: Any,
 ) -> Outcome:
     """Trains a method on a population and measures it.
@@ -88,7 +90,8 @@ def run(
     :class:`Task` for another loss, or a name of ``clusterfl models``) and a method do. With ``out`` the run lives in
     that folder as on the command line: its config from the first second, a checkpoint each round, its results at the
     end; ``resume`` goes on where an earlier run was stopped, to the same bits, and starts one where there is none.
-    ``callbacks`` are told of each round and may end the run by raising ``Stop``.
+    ``callbacks`` are told of each round and may end the run by raising ``Stop``. ``start="given"`` trains on from the
+    module's own weights, those of a pretrained model, rather than from fresh ones.
     """
     population: Population | None = None
     task: Task | None = None
@@ -98,7 +101,13 @@ def run(
         if model is None or method is None:
             raise TypeError("run(population, model, method) should be given all three")
         population = what
-        task = model if isinstance(model, Task) else None if isinstance(model, str) else Task(model, what.classes)
+        task = (
+            model
+            if isinstance(model, Task)
+            else None
+            if isinstance(model, str)
+            else Task(model, what.classes, start=start)
+        )
         config = describe(population, model if isinstance(model, str) else task, method, **settings)
     folder = None if out is None else Path(out)
     done = carry_out(config, population, task, out=folder, resume=resume, force=force, callbacks=callbacks)
@@ -140,10 +149,15 @@ def local_of(method: Method[Any]) -> SGD:
 
 
 def digest_of(task: Task) -> str:
-    """SHA-256 of a model's layers, shapes and loss: equal digests are the same learning problem."""
+    """SHA-256 of a model's layers, shapes and loss, and of its weights where training starts from them: equal digests
+    are the same learning problem."""
     shapes = [(n, tuple(t.shape), str(t.dtype)) for n, t in task.module.state_dict().items()]
     what = (repr(task.module), shapes, task.classes, getattr(task.per_sample, "__qualname__", ""))
-    return hashlib.sha256(repr(what).encode()).hexdigest()
+    found = hashlib.sha256(repr(what).encode())
+    if task.start == "given":
+        for tensor in task.module.state_dict().values():
+            found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 class Done(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from clusterfl.config import Config
@@ -17,7 +18,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
-from clusterfl.errors import ClientError
+from clusterfl.errors import ClientError, ConfigError
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.models import build_model
 from clusterfl.task import Task
@@ -56,6 +57,24 @@ class Setup:
             yield Simulation(config.method, self.population, engine, schedule)
 
 
+def check_module(task: Task, population: Population) -> None:
+    """A caller's module takes these clients' samples and has an output for every class."""
+    name, x = type(task.module).__name__, population.train.x[:2]
+    own = {n: t.detach() for n, t in (*task.module.named_parameters(), *task.module.named_buffers())}
+    try:
+        with torch.no_grad():
+            outputs = task.logits(own, x)
+    except Exception as e:
+        said = " ".join(str(e).split())
+        kind = str(x.dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"model={name} should take samples of shape {tuple(x.shape[1:])} and type {kind}: {said}"
+        ) from e
+    if outputs.dim() != 2 or outputs.shape[1] < population.classes:
+        shape = tuple(outputs.shape[1:])
+        raise ConfigError(f"model={name} should give {population.classes} outputs, one per class, but gives {shape}")
+
+
 @contextmanager
 def naming_clients(population: Population) -> Iterator[None]:
     """Errors on a client, which engines know by number, get its name."""
@@ -83,6 +102,8 @@ def prepare(
         with naming("model"):
             module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
         task = Task(module, population.classes)
+    else:
+        check_module(task, population)
     if population.indicators is not None:
         task = task.with_public(population.indicators[0])
     per_round = max(1, round(config.participation * population.clients))

@@ -52,16 +52,21 @@ def load(
     if summary_of(place) is None:
         raise ConfigError(f"{place} should be a finished run, with a {SUMMARY}; go on with: clusterfl resume {place}")
     config, manifest = Config.load(place / "config.toml", data_root=data_root), read_manifest(place)
+    return Trained(place, config, manifest, population, given_task(place, config, model, manifest["classes"]))
+
+
+def given_task(folder: Path, config: Config, model: nn.Module | Task | None, classes: int) -> Task | None:
+    """What a run with a module from Python learns, given that module again; None: its config names the model."""
     if config.model.name != GIVEN:
-        return Trained(place, config, manifest, population)
+        return None
     if model is None:
-        raise ConfigError(
-            f"{place} was run with a module from Python and should be loaded there: clusterfl.load(…, model=the module)"
-        )
-    task = model if isinstance(model, Task) else Task(model, manifest["classes"])
-    if digest_of(task) != config.model.params.get("sha256"):
-        raise ConfigError(f"model={type(task.module).__name__} should be the module that {place} was run with")
-    return Trained(place, config, manifest, population, task)
+        raise ConfigError(f"{folder} was run with a module from Python and should be used there, with model=the module")
+    tasks = [model] if isinstance(model, Task) else [Task(model, classes), Task(model, classes, start="given")]
+    task = next((t for t in tasks if digest_of(t) == config.model.params.get("sha256")), None)
+    if task is None:
+        name = type(tasks[0].module).__name__
+        raise ConfigError(f"model={name} should be the module that {folder} was run with")
+    return task
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 import clusterfl
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError, DataError
-from clusterfl.runs.admission import admit_clients
+from clusterfl.runs.admission import admit
 from clusterfl.runs.checkpoint import CheckpointError
 from tests.hospitals import NAMES, hospital_run, hospital_table
 
@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_runs_own_unseen_clients(run: Path) -> None:
-    got = admit_clients(run, None, None)
+    got = admit(run)
     summary = json.loads((run / "summary.json").read_text())
     assert {name: c["cluster"] for name, c in got["clients"].items()} == summary["unseen_assignments"]
     assert got["accuracy_mean"] == pytest.approx(summary["unseen_accuracy"]) and got["round"] == 6
@@ -43,7 +43,7 @@ def test_new_clients_from_files_join_the_cluster_of_their_rotation(run: Path, tm
         turned = np.rot90(images[part], turns, axes=(1, 2))[:, None].round().astype(np.uint8)
         np.savez(new / f"{turns}.npz", x=turned, y=labels[part])
     out = tmp_path / "models"
-    got = admit_clients(run, f"folder:{new}", out)
+    got = admit(run, f"folder:{new}", out=out)
     assert len({c["cluster"] for c in got["clients"].values()}) == 4, "four rotations, four clusters"
     assert got["accuracy_mean"] > 0.7
     assert load_file(out / "0.safetensors").keys() == {"head.weight", "head.bias"}
@@ -51,14 +51,14 @@ def test_new_clients_from_files_join_the_cluster_of_their_rotation(run: Path, tm
 
 def test_what_cannot_be_admitted_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"should be the folder of a run, with a config\.toml"):
-        admit_clients(tmp_path, None, None)
+        admit(tmp_path)
     small = ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial", "data.unseen=0"]
     clusterfl.run(Config.load(None, small), out=tmp_path / "none")
     with pytest.raises(ConfigError, match="the run has no unseen clients; name new ones with --data"):
-        admit_clients(tmp_path / "none", None, None)
+        admit(tmp_path / "none")
     clusterfl.run(Config.load(None, [*small, "checkpoint.every=0"]), out=tmp_path / "unsaved")
     with pytest.raises(CheckpointError, match="should hold a checkpoint"):
-        admit_clients(tmp_path / "unsaved", None, None)
+        admit(tmp_path / "unsaved")
 
 
 @pytest.fixture(scope="module")
@@ -70,20 +70,20 @@ def test_one_new_client_that_lacks_a_class_is_scored_by_the_runs_classes(hospita
     new = hospital_table(["hospital-31"])
     new = new[new["label"] != "none"][["c", "label", "b", "client", "a"]]  # columns in another order
     new.to_csv(tmp_path / "new.csv", index=False)
-    got = admit_clients(hospitals, f"table:{tmp_path / 'new.csv'}", None)
+    got = admit(hospitals, f"table:{tmp_path / 'new.csv'}")
     home = json.loads((hospitals / "summary.json").read_text())["assignments"]
     assert list(got["clients"]) == ["hospital-31"]
     assert got["clients"]["hospital-31"]["cluster"] == home["hospital-00"] != home["hospital-01"]
     assert got["accuracy_mean"] > 0.8
     new.assign(label="deadly").to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(DataError, match=r"the class 'deadly' should be a known one; .*mild"):
-        admit_clients(hospitals, f"table:{tmp_path / 'new.csv'}", None)
+        admit(hospitals, f"table:{tmp_path / 'new.csv'}")
     new.drop(columns="b").to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(DataError, match="a column 'b' should be there"):
-        admit_clients(hospitals, f"table:{tmp_path / 'new.csv'}", None)
+        admit(hospitals, f"table:{tmp_path / 'new.csv'}")
     np.savez(tmp_path / "x.npz", x=np.zeros((5, 2)), y=np.array(["mild"] * 5))
     with pytest.raises(DataError, match=r"samples of shape \(2,\) should be like the run's, \(3,\)"):
-        admit_clients(hospitals, f"folder:{tmp_path}", None)
+        admit(hospitals, f"folder:{tmp_path}")
 
 
 def test_names_are_in_every_file_of_a_run(hospitals: Path) -> None:

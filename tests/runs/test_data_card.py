@@ -20,11 +20,11 @@ from tests.runs.python_runs import LOCAL, module, run
 def test_a_run_from_a_config_can_be_rebuilt_and_one_from_python_cannot(tmp_path: Path) -> None:
     folder = hospital_run(tmp_path, "rounds=1", "data.unseen=2")
     card = read_data_card(folder)
-    assert card is not None and card["rebuildable"]
+    assert card is not None and card["from_python"] == []
     assert card["clients"] == NAMES[:6] and card["unseen"] == NAMES[6:]
     check_rebuildable(folder, "")
     run(tmp_path / "python", FedAvg(local=LOCAL), rounds=1)
-    with pytest.raises(ConfigError, match=r"was started from Python .*; go on there"):
+    with pytest.raises(ConfigError, match="was started from Python with its own data and model; go on there"):
         check_rebuildable(tmp_path / "python", "go on there")
 
 
@@ -35,7 +35,7 @@ def test_a_method_that_only_borrows_a_name_is_not_the_configs(tmp_path: Path) ->
     config = Config.load(None, ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"])
     clusterfl.run(config.model_copy(update={"method": Mine(k=2, local=config.local)}), out=tmp_path)
     card = read_data_card(tmp_path)
-    assert card is not None and not card["rebuildable"]
+    assert card is not None and card["from_python"] == ["method"]
 
 
 def test_a_config_alone_never_touches_results_that_came_from_python(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_pixels_are_scaled_as_the_runs_were(tmp_path: Path) -> None:
 
 def test_a_module_and_clients_from_python_are_asked_for(tmp_path: Path) -> None:
     outcome = run(tmp_path, FedPer(local=LOCAL))
-    with pytest.raises(ConfigError, match=r"run with a module from Python and should be loaded there"):
+    with pytest.raises(ConfigError, match=r"run with a module from Python and should be used there"):
         clusterfl.load(tmp_path)
     other = nn.Sequential(nn.Linear(WIDTH, 9), nn.ReLU(), nn.Linear(9, CLASSES))
     with pytest.raises(ConfigError, match="model=Sequential should be the module that"):
