@@ -50,7 +50,8 @@ def admit(
     for name, row in found["clients"].items():
         typer.echo(line(name.ljust(wide), row))
     mean = found["accuracy_mean"]
-    typer.echo(f"{len(found['clients'])} clients" + ("" if mean is None else f", accuracy {mean:.3f}"))
+    n = len(found["clients"])
+    typer.echo(f"{n} client{'s' * (n > 1)}" + ("" if mean is None else f", accuracy {mean:.3f}"))
     for note in found["notes"]:
         typer.echo(f"note: {note}")
     if out is not None:

@@ -186,8 +186,8 @@ def _left_out(source: Source, able: list[int], total: int, tested: bool) -> tupl
     assert source.group_names is not None
     small = [name for g, name in enumerate(source.group_names) if g not in set(able)]
     few = ", ".join(small[:10]) + (", …" if len(small) > 10 else "")
-    why = "train samples, and a test sample" if tested else "samples"
-    notes = [f"{len(small)} clients are left out, for they do not have {LEAST} {why}: {few}"] if small else []
+    why = f"{LEAST} train samples and a test sample" if tested else f"{LEAST} samples"
+    notes = [f"left out, without {why}: {few} ({len(small)} of {len(source.group_names)})"] if small else []
     if total < len(able):
         notes.append(f"the first {total} of {len(able)} clients are used; data.clients=0 uses all of them")
     return tuple(notes)

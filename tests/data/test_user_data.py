@@ -159,7 +159,7 @@ def test_clients_that_are_too_small_are_named(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "t.csv", index=False)
     population = made(source=f"table:{tmp_path / 't.csv'}")
     assert population.names == ("a", "c")
-    assert population.notes == ("1 clients are left out, for they do not have 2 samples: b",)
+    assert population.notes == ("left out, without 2 samples: b (1 of 3)",)
 
 
 def test_columns_can_be_chosen(tmp_path: Path) -> None:
