@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/clusterfl compare --methods local,fedavg,ifca,md-icfl --seeds 0-2 --out runs/demo --force
+	$(BIN)/clusterfl compare --methods local,fedavg,ifca,md-icfl --seeds 0-2 --out runs/demo --force --report
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile

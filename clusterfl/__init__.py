@@ -37,6 +37,7 @@ _HOME = {
     "load_modules": "runs.model_files",
     "on_client": "message",
     "run": "runs.run",
+    "write_report": "report.page",
 }
 __all__ = [
     "METHODS",
@@ -61,6 +62,7 @@ __all__ = [
     "load_modules",
     "on_client",
     "run",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from clusterfl.methods import METHODS
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
+    from clusterfl.report.page import write_report
     from clusterfl.runs.admission import admit
     from clusterfl.runs.export import export
     from clusterfl.runs.model_files import load_models, load_modules

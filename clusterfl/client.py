@@ -24,6 +24,7 @@ class Batch(NamedTuple):
     base: Key
     step: tuple[int | Tensor, ...] = ()  # (epoch, place in it), which make the batch's own key
     may_be_empty: bool = True  # it may be nothing but padding
+    places: Tensor | None = None  # where its samples are in the client's shard
 
     @property
     def key(self) -> Key:
@@ -144,16 +145,18 @@ class Client:
             return
         per_epoch = -(-length // size)
         total = steps if steps is not None else (epochs or 0) * per_epoch
-        order = shard.rows
+        order = places = shard.rows
         for t in range(total):
             epoch, place = divmod(t, per_epoch)
             if place == 0:
                 valid = shard.n if shard.ragged else None
-                order = shard.rows[keys.permutation(keys.fold_in(key, epoch), length, valid)]
+                places = keys.permutation(keys.fold_in(key, epoch), length, valid)
+                order = shard.rows[places]
             start, stop = place * size, min((place + 1) * size, length)
             w = (torch.arange(start, stop, device=device) < shard.n).float() if shard.ragged else None
             rows = order[start:stop]
-            yield Batch(gather(shard.pool_x, rows), shard.pool_y[rows], w, key, (epoch, place))
+            x, y = gather(shard.pool_x, rows), shard.pool_y[rows]
+            yield Batch(x, y, w, key, (epoch, place), places=places[start:stop])
 
     def _ragged_steps(self, key: Key, size: int, steps: int) -> Iterator[Batch]:
         """The same batches when clients of one chunk need different numbers of epochs for ``steps``."""
@@ -168,5 +171,7 @@ class Client:
             positions = place * size + within
             order = orders.reshape(-1).gather(0, epoch * length + positions.clamp(max=length - 1))
             rows = shard.rows.gather(0, order)
-            w = (positions < n).float()  # of a step that each client takes: never padding alone
-            yield Batch(gather(shard.pool_x, rows), shard.pool_y[rows], w, key, (epoch, place), may_be_empty=False)
+            w = (positions < n).float()
+            x, y = gather(shard.pool_x, rows), shard.pool_y[rows]
+            # a step that each client takes is never padding alone
+            yield Batch(x, y, w, key, (epoch, place), may_be_empty=False, places=order)

@@ -14,9 +14,9 @@ from clusterfl.client import Client
 from clusterfl.cohort import Engine
 from clusterfl.keys import Key
 from clusterfl.message import Call, Kept, on_client
-from clusterfl.method import Method, Procedures, Served
+from clusterfl.method import Method, NotDefined, Procedures, Served
 from clusterfl.task import Task
-from clusterfl.tree import Tree, rows, take
+from clusterfl.tree import Tree, row, rows, take
 
 EVAL_BATCH = 500  # images at a time: batches over about a thousand cost more per image
 
@@ -125,6 +125,10 @@ def personal_models(
 ) -> Iterator[tuple[Tensor, Tree]]:
     """(ids, stack of the models that they really use), chunk by chunk: the very ones that :func:`evaluate` scores
     with the same key. A simulation can look at them; on devices they stay where they are."""
+    if method.mixture:
+        raise NotDefined(
+            f"clients of {method.name} use a mixture of {served.k} models: none of them has one of its own"
+        )
     if not served.personal:
         yield ids, take(served.models, served.index)
         return
@@ -167,11 +171,11 @@ class PersonalScore(Procedures):
 
     @on_client(scores=Kept("what its model scores"), counts=Kept("its model's answers by class"))
     def score(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Tensor]:
-        mine: Any = self.method.personalise(me, theta, **shared)["theta"]
+        mine: Any = self.method.personalise(me, theta, **shared)
         total = torch.zeros(3, device=me.key.device)
         counts = torch.zeros(2, me.task.classes + 1, device=me.key.device)
         for x, y, w in me.test.pieces():
-            logits = me.task.logits(mine, x)
+            logits = mixed_answers(me, x, **mine) if self.method.mixture else me.task.logits(mine["theta"], x)
             right = (logits.argmax(-1) == y).float()
             losses = me.task.per_sample(logits, y)
             ones = torch.ones_like(losses) if w is None else w
@@ -179,6 +183,19 @@ class PersonalScore(Procedures):
             if self.f1:
                 counts = counts + class_counts(logits.argmax(-1), y, ones, me.task.classes)
         return {"scores": total, "counts": counts} if self.f1 else {"scores": total}
+
+
+def mixed_answers(me: Client, x: Tensor, theta: Tree, pi: Tensor) -> Tensor:
+    """``[B, C]``: the logarithm of the mean of K models' probabilities, weighed by ``pi`` ``[K]``."""
+
+    def log_probabilities(one: Tree) -> Tensor:
+        return me.task.logits(one, x).log_softmax(dim=-1)
+
+    if me.stacked:
+        each: Tensor = torch.func.vmap(log_probabilities)(theta)
+    else:
+        each = torch.stack([log_probabilities(row(theta, k)) for k in range(len(pi))])
+    return (pi.log().reshape(-1, 1, 1) + each).logsumexp(dim=0)
 
 
 def class_counts(answers: Tensor, y: Tensor, w: Tensor, classes: int) -> Tensor:

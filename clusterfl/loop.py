@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -88,6 +89,7 @@ class Outcome:
     bytes_up: int
     seconds: float
     spent: Spent | None = None  # privacy, newcomers included
+    cross: Tensor | None = None  # [N, K]: every model on every client's test data, before personalisation
 
     @property
     def margin(self) -> float | None:
@@ -155,6 +157,9 @@ class Callback:
 
     def on_end(self, moment: Moment, outcome: Outcome) -> None:
         """After the last round, when all has been measured."""
+
+    def on_saved(self, folder: Path) -> None:
+        """After the run's folder is complete, where it has one."""
 
 
 class _Before(NamedTuple):
@@ -305,9 +310,9 @@ class Simulation:
         served = self.method.serve(self.state, self.ids)
         sizes = self.population.train.sizes[: self.population.clients]
         nothing = torch.full_like(last.accuracy, torch.nan)
-        impersonal, intra, inter = Accuracy.of(nothing, sizes), float("nan"), None
+        impersonal, intra, inter, by_model = Accuracy.of(nothing, sizes), float("nan"), None, None
         if served.k <= len(self.ids) // 2 + 1:  # where every client has a model of its own, there is no abroad
-            table = cross(self.engine, served.models, self.ids)
+            table = by_model = cross(self.engine, served.models, self.ids)
             impersonal = Accuracy.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
             if served.by_data:
                 table = self._cross_by_data(served)
@@ -336,6 +341,7 @@ class Simulation:
             self.engine.traffic.total_up,
             sum(r.seconds for r in self.records),
             self.engine.spent(),
+            by_model,
         )
 
     def _cross_by_data(self, served: Served) -> Tensor:

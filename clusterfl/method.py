@@ -86,6 +86,7 @@ class Method(Procedures, ABC, Generic[S]):
     summary: ClassVar[str]  # one line for `clusterfl methods`
     paper: ClassVar[str] = ""
     clustered: ClassVar[bool] = True
+    mixture: ClassVar[bool] = False  # whether clients answer with a mixture of K models, not with one of them
     needs: ClassVar[tuple[Need, ...]] = ()  # of data and model, beside training data
     waits: ClassVar[str] = ""  # the field that says after how many rounds its own idea begins
     runs: ClassVar[tuple[type[Procedures], ...]] = ()  # procedures beside its own that it runs on clients
@@ -115,7 +116,10 @@ class Method(Procedures, ABC, Generic[S]):
 
     @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Any) -> Mapping[str, Any]:
-        """What a client makes of the model it was served, as ``{"theta": …}``; ``shared`` is ``Served.shared``."""
+        """What a client makes of the model it was served, as ``{"theta": …}``; ``shared`` is ``Served.shared``.
+
+        Of a ``mixture`` it is a stack of K models and ``"pi"`` ``[K]``, how much the answer of each counts.
+        """
         return {"theta": theta}
 
     def hyper(self) -> dict[str, Any]:

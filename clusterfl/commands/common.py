@@ -21,6 +21,7 @@ DataRoot = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+Report = Annotated[bool, typer.Option("--report", help="Also write report.html, a page to look at.")]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More on standard error; -vv: all of it.")]
 
 
@@ -39,6 +40,25 @@ def set_logging(verbose: int, quiet: bool = False) -> None:
 
 def say_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2))
+
+
+def check_report() -> None:
+    """Before a long run, not after it: what pages are made with should be there."""
+    from clusterfl.report.page import environment
+
+    environment()
+
+
+def draw(folder: Path) -> Path:
+    """Writes the report of a run or a comparison into its folder."""
+    from clusterfl.report.page import write_report
+
+    return write_report(folder)
+
+
+def say_report(drawn: Path | None, folder: Path) -> None:
+    """Where the report is, or how to get one."""
+    typer.echo(f"see `clusterfl report {folder}`" if drawn is None else f"report: {drawn}")
 
 
 def picture(assignments: dict[str, int], truth: dict[str, int | None], limit: int = 100) -> list[str]:

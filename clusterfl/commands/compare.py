@@ -16,10 +16,14 @@ from clusterfl.commands.common import (
     Json,
     Out,
     Quiet,
+    Report,
     Set,
     Verbose,
+    check_report,
+    draw,
     picture,
     say_json,
+    say_report,
     set_logging,
 )
 from clusterfl.errors import ConfigError
@@ -49,6 +53,7 @@ def compare(
     set_: Set = [],  # noqa: B006 (typer reads it)
     out: Out = None,
     force: Force = False,
+    report: Report = False,
     data_root: DataRoot = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -80,6 +85,8 @@ def compare(
     base = Config.load(config, set_, data_root=data_root)
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     configs = {name: base.variant(name) for name in names}  # all of them are checked before any starts
+    if report:
+        check_report()
     folder = out or Path("runs") / f"compare-{config.stem if config else 'demo'}"
     check_free(folder, base, force=force)
     with exclusive(folder), display(quiet) as shown:
@@ -99,6 +106,7 @@ def compare(
             ("table.md", as_markdown(result)),
         ):
             write_whole(folder / name, text.encode())
+    drawn = draw(folder) if report else None
     if json:
         say_json(result)
         return
@@ -113,6 +121,7 @@ def compare(
             for line in rest:
                 typer.echo(f"  {line}")
     typer.echo(f"\nwritten to {folder}")
+    say_report(drawn, folder)
 
 
 def parse_methods(text: str) -> list[str]:

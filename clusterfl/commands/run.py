@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,16 +16,22 @@ from clusterfl.commands.common import (
     Json,
     Out,
     Quiet,
+    Report,
     Set,
     Verbose,
+    check_report,
     default_out,
+    draw,
     picture,
     say_json,
+    say_report,
     set_logging,
 )
 
 if TYPE_CHECKING:
     from clusterfl.config import Config
+    from clusterfl.loop import Callback
+    from clusterfl.report.live import LivePage
 
 
 def register(app: typer.Typer) -> None:
@@ -37,6 +45,14 @@ def run(
     out: Out = None,
     force: Force = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
+    report: Report = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the report on this machine while the run goes on.")
+    ] = False,
+    track: Annotated[
+        list[str],
+        typer.Option("--track", metavar="NAME", help="Also to csv, tensorboard, mlflow or wandb, in the folder."),
+    ] = [],  # noqa: B006 (typer reads it)
     data_root: DataRoot = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -49,24 +65,44 @@ def run(
       clusterfl run
       clusterfl run scenario.toml --seed 1 --out runs/mine
       clusterfl run --set method.name=fedavg --set local.lr=0.05 --json
+      clusterfl run --live --track tensorboard
     """
     set_logging(verbose, quiet)
     from clusterfl.config import Config
 
     chosen = Config.load(config, set_, seed=seed, data_root=data_root)
-    show_run(chosen, out or default_out(chosen), resume=resume, force=force, json=json, quiet=quiet)
+    folder = out or default_out(chosen)
+    show_run(chosen, folder, resume=resume, force=force, json=json, quiet=quiet, report=report, live=live, track=track)
 
 
-def show_run(config: Config, folder: Path, *, resume: bool, force: bool, json: bool, quiet: bool) -> None:
+def show_run(
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool,
+    force: bool,
+    json: bool,
+    quiet: bool,
+    report: bool = False,
+    live: bool = False,
+    track: Sequence[str] = (),
+) -> None:
     """Carries a run out in its folder and says what it found."""
     from clusterfl.runs.folder import CONFIG, summary_of
     from clusterfl.runs.progress import Progress, display
     from clusterfl.runs.run import run as carry_out
 
     try:
-        with display(quiet) as shown:
-            progress = Progress(shown, config.method.name)
-            carry_out(config, out=folder, resume=resume, force=force, callbacks=[progress])
+        with display(quiet) as shown, contextlib.ExitStack() as open_pages:
+            callbacks: list[Callback] = [Progress(shown, config.method.name)]
+            if report or live:
+                check_report()
+            callbacks += trackers(track, folder)
+            if live:
+                page = live_page(folder)
+                open_pages.callback(page.close)
+                callbacks.append(page)
+            carry_out(config, out=folder, resume=resume, force=force, callbacks=callbacks)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         if (folder / CONFIG).exists():
@@ -74,16 +110,32 @@ def show_run(config: Config, folder: Path, *, resume: bool, force: bool, json: b
         raise typer.Exit(130) from None
     summary = summary_of(folder)
     assert summary is not None, "a run that has ended has a summary"
+    drawn = draw(folder) if report or live else None
     if json:
         say_json(summary)
         return
     truth = {name: client["true_cluster"] for name, client in summary["per_client"].items()}
-    for line in [*report(summary), *picture(summary["assignments"], truth)]:
+    for line in [*in_words(summary), *picture(summary["assignments"], truth)]:
         typer.echo(line)
     typer.echo(f"written to {folder}")
+    say_report(drawn, folder)
 
 
-def report(summary: dict[str, Any]) -> list[str]:
+def trackers(names: Sequence[str], folder: Path) -> list[Callback]:
+    if not names:
+        return []
+    from clusterfl.report.trackers import tracker
+
+    return [tracker(name, folder) for name in dict.fromkeys(names)]
+
+
+def live_page(folder: Path) -> LivePage:
+    from clusterfl.report.live import LivePage
+
+    return LivePage(folder, announce=lambda address: typer.echo(f"live at {address}", err=True))
+
+
+def in_words(summary: dict[str, Any]) -> list[str]:
     """The summary in a few lines."""
     from clusterfl.runs.progress import size
 

@@ -10,7 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterfl.commands.common import ConfigFile, DataRoot, Json, Out, Quiet, Set, Verbose, say_json, set_logging
+from clusterfl.commands.common import (
+    ConfigFile,
+    DataRoot,
+    Json,
+    Out,
+    Quiet,
+    Report,
+    Set,
+    Verbose,
+    check_report,
+    draw,
+    say_json,
+    say_report,
+    set_logging,
+)
 from clusterfl.commands.compare import parse_seeds
 
 
@@ -28,6 +42,7 @@ def sweep(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in one process.")] = 1,
     set_: Set = [],  # noqa: B006
     out: Out = None,
+    report: Report = False,
     data_root: DataRoot = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -63,17 +78,21 @@ def sweep(
             said = ended.error if accuracy is None else f"accuracy {accuracy:.3f}"
             typer.echo(f"run {done} of {total}: {ended.cell.folder.name}: {said}", err=True)
 
+    if report:
+        check_report()
     with exclusive(folder):
         result = carry_out(load, chosen, numbers, folder, jobs=jobs, told=told)
         write_whole(folder / "sweep.json", (jsonlib.dumps(result, indent=2) + "\n").encode())
         write_whole(folder / "table.csv", as_csv(result).encode())
         write_parquet(folder / "sweep.parquet", result)
+    drawn = draw(folder) if report and result["points"] else None
     if json:
         say_json(result)
         return
     for line in as_text(result):
         typer.echo(line)
     typer.echo(f"\nwritten to {folder}")
+    say_report(drawn, folder)
     if result["failed"] and not result["points"]:
         raise typer.Exit(1)
 

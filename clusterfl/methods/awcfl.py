@@ -59,6 +59,8 @@ class AWCFL(Method[Mixed]):
         one_of(Use, self, "mix_for")
         if not self.base.clustered:
             raise ValueError(f"base={self.base.name!r} should be a clustered method")
+        if self.base.mixture:
+            raise ValueError(f"base={self.base.name!r} should give each client one model, not a mixture of K")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Mixed:
         base = self.base.init(task, cohort, key)

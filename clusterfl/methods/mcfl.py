@@ -87,6 +87,8 @@ class MCFL(Method[MCFLState]):
     def __post_init__(self) -> None:
         if not self.base.clustered:
             raise ValueError(f"base={self.base.name!r} should be a clustered method")
+        if self.base.mixture:
+            raise ValueError(f"base={self.base.name!r} should give each client one model, not a mixture of K")
         at_least(1, self, "samples")
         at_least(0, self, "noise")
         one_of(Norm, self, "norm")

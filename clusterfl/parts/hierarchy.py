@@ -38,16 +38,21 @@ def agglomerate(
     points: Tensor, *, metric: Metric, linkage: Linkage, k: int | None = None, threshold: float | None = None
 ) -> Tensor:
     """Group numbers ``[m]`` of the rows: ``k`` groups, or merged until they are ``threshold`` apart."""
+    if linkage != "ward":
+        return merge(distances(points, points, metric), linkage=linkage, k=k, threshold=threshold)
     if len(points) < 2:
         return torch.zeros(len(points), dtype=torch.int64)
-    ward = linkage == "ward"  # it works on the rows themselves, not on their distances
-    tree = AgglomerativeClustering(
-        n_clusters=k,
-        distance_threshold=threshold,
-        metric="euclidean" if ward else "precomputed",
-        linkage=linkage,
-    )
-    return _numbered(tree.fit_predict((_turned(points) if ward else _apart(distances(points, points, metric))).numpy()))
+    # ward works on the rows themselves, not on their distances
+    tree = AgglomerativeClustering(n_clusters=k, distance_threshold=threshold, metric="euclidean", linkage=linkage)
+    return _numbered(tree.fit_predict(_turned(points).numpy()))
+
+
+def merge(apart: Tensor, *, linkage: Linkage, k: int | None = None, threshold: float | None = None) -> Tensor:
+    """Group numbers ``[m]`` out of distances ``[m, m]``: ``k`` groups, or merged until they are ``threshold`` apart."""
+    if len(apart) < 2:
+        return torch.zeros(len(apart), dtype=torch.int64)
+    tree = AgglomerativeClustering(n_clusters=k, distance_threshold=threshold, metric="precomputed", linkage=linkage)
+    return _numbered(tree.fit_predict(_apart(apart.double()).numpy()))
 
 
 def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "single") -> Tensor:

@@ -50,6 +50,8 @@ def admit(
     population, ids = newcomers(config, data, card)
     task = given_task(folder, config, model, population.classes)
     method, root = config.method, keys.key(config.seed)
+    if out is not None and method.mixture:
+        raise ConfigError(f"out={out} should be unset: clients of {method.name} use a mixture of K models, not one")
     if data is not None:  # who lies was drawn among the run's clients
         config = config.model_copy(update={"attack": AttackConfig()})
     with prepare(config, population, task, start=False).engine() as engine, naming_clients(population):

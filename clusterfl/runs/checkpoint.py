@@ -122,21 +122,9 @@ class Checkpoints:
         entry = codec.pack(record)
         append(self._log, struct.pack("<Q", len(entry)) + entry)
 
-    def _entries(self) -> Iterator[tuple[int, bytes]]:
-        """(where it ends, entry), up to the first that is not whole."""
-        if not self._log.exists():
-            return
-        data, at = self._log.read_bytes(), 0
-        while at + 8 <= len(data):
-            (length,) = struct.unpack_from("<Q", data, at)
-            if at + 8 + length > len(data):
-                return
-            yield at + 8 + length, data[at + 8 : at + 8 + length]
-            at += 8 + length
-
     def _records(self, last: int) -> Iterator[Record]:
         wanted = 0
-        for _, entry in self._entries():
+        for _, entry in entries_of(self._log):
             if wanted > last:
                 return
             try:
@@ -152,10 +140,37 @@ class Checkpoints:
 
     def _cut_journal(self, last: int) -> None:
         """Drops what was measured after the checkpoint: those rounds are run again."""
-        ends = [end for end, _ in self._entries()]
+        ends = [end for end, _ in entries_of(self._log)]
         with self._log.open("r+b") as f:
             f.truncate(ends[last])
             os.fsync(f.fileno())
+
+
+def entries_of(journal: Path) -> Iterator[tuple[int, bytes]]:
+    """(where it ends, entry), up to the first that is not whole."""
+    if not journal.exists():
+        return
+    data, at = journal.read_bytes(), 0
+    while at + 8 <= len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        if at + 8 + length > len(data):
+            return
+        yield at + 8 + length, data[at + 8 : at + 8 + length]
+        at += 8 + length
+
+
+def read_journal(folder: Path) -> list[Record]:
+    """The records of a run's folder, as far as they are whole; none where it keeps no journal."""
+    found: list[Record] = []
+    for _, entry in entries_of(folder / "checkpoints" / "records.log"):
+        try:
+            record = codec.unpack(entry)
+        except ValueError:
+            break
+        if not isinstance(record, Record) or record.round != len(found):
+            break
+        found.append(record)
+    return found
 
 
 def newest_snapshot(folder: Path) -> Snapshot:

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live as InPlace
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Table
 
-from clusterfl.loop import Callback, Moment
+from clusterfl.loop import Callback, Moment, Record
 from clusterfl.runs.results import round_row
+from clusterfl.runs.terminal import chart, clusters
 
 
 class Display(Protocol):
@@ -51,22 +54,36 @@ class Lines:
 
 
 class Live:
-    """A bar that stays in place."""
+    """A bar that stays in place, with the mean so far as a curve and a bar for each cluster below it."""
 
-    def __init__(self, progress: Bar) -> None:
-        self.progress = progress
+    def __init__(self, progress: Bar, *, pictures: bool = True) -> None:
+        self.progress, self.pictures = progress, pictures
         self.task = progress.add_task("", total=None, round="", figures="")
-        self.figures = ""
+        self.figures, self.means = "", list[float]()
+        self.by_cluster: dict[int, tuple[float, int]] = {}
 
     def start(self, label: str, rounds: int) -> None:
-        self.figures = ""
+        self.figures, self.means, self.by_cluster = "", [], {}
         self.progress.reset(self.task, description=label, total=rounds, round=f"0/{rounds}", figures="")
         self.rounds = rounds
 
     def update(self, row: dict[str, Any]) -> None:
-        self.figures = figures(row) if row["accuracy_mean"] is not None else self.figures
+        if row["accuracy_mean"] is not None:
+            self.figures = figures(row)
+            self.means.append(row["accuracy_mean"])
+            self.by_cluster = row.get("by_cluster", {})
         at = f"{row['round']}/{self.rounds}"
         self.progress.update(self.task, completed=row["round"], round=at, figures=self.figures)
+
+    def picture(self) -> RenderableType:
+        if not self.pictures or len(self.means) < 2:
+            return self.progress
+        below = Table.grid(padding=(0, 4))
+        below.add_row(chart(self.means, "mean accuracy"), clusters(self.by_cluster))
+        return Group(self.progress, "", below)
+
+
+SMALLEST = (90, 16)  # columns and rows of a terminal that has room for pictures
 
 
 @contextmanager
@@ -78,17 +95,18 @@ def display(quiet: bool = False) -> Iterator[Display]:
     elif not console.is_terminal:
         yield Lines(console)
     else:
-        bar = (BarColumn(bar_width=20),) if console.width >= 110 else ()
         columns = (
             TextColumn("{task.description}"),
             TextColumn("round {task.fields[round]}"),
-            *bar,
+            BarColumn(bar_width=20 if console.width >= 110 else 10),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
             TextColumn("left"),
         )
-        with Bar(*columns, console=console, transient=True) as progress:
-            yield Live(progress)
+        room = console.width >= SMALLEST[0] and console.height >= SMALLEST[1]
+        shown = Live(Bar(*columns, console=console), pictures=room)
+        with InPlace(get_renderable=shown.picture, console=console, transient=True, refresh_per_second=4):
+            yield shown
 
 
 class Progress(Callback):
@@ -102,7 +120,17 @@ class Progress(Callback):
         self.on_round(moment)
 
     def on_round(self, moment: Moment) -> None:
-        self.display.update(round_row(moment.record, moment.population))
+        row = round_row(moment.record, moment.population)
+        self.display.update({**row, "by_cluster": by_cluster(moment.record)})
+
+
+def by_cluster(record: Record) -> dict[int, tuple[float, int]]:
+    """The mean accuracy of each cluster's clients, as far as it was measured, and how many they are."""
+    found = {}
+    for k in record.assign.unique().tolist():
+        values = record.accuracy[record.assign == k]
+        found[int(k)] = (float(values[~values.isnan()].mean()), len(values))
+    return found
 
 
 def figures(row: dict[str, Any]) -> str:

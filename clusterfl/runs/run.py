@@ -23,6 +23,7 @@ from clusterfl.method import Method
 from clusterfl.parts.local import SGD
 from clusterfl.runs.checkpoint import Checkpoints
 from clusterfl.runs.data_card import write_data_card
+from clusterfl.runs.details import write_details, write_pseudo
 from clusterfl.runs.folder import (
     check_free,
     clear,
@@ -203,7 +204,11 @@ def carry_out(
             if not (resume and saving.restore()):
                 begin(simulation)
             outcome = simulation.run([saving, *callbacks])
+            write_details(out, setup.config, simulation, outcome)
+            write_pseudo(out, simulation)
         write_run(out, setup.config, setup.population, outcome)
+        for callback in callbacks:
+            callback.on_saved(out)
         return Done(setup.config, outcome)
 
 

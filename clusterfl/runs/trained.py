@@ -111,6 +111,9 @@ class Trained:
 
     def personal_trees(self, clients: Sequence[str]) -> Iterator[tuple[str, Tree]]:
         """(client, its weights): made from the last checkpoint as the run's own evaluation made them."""
+        if self.config.method.mixture:
+            name = self.config.method.name
+            raise ConfigError(f"method={name!r} gives clients a mixture of K models, not one; export them by cluster")
         population = self._clients()
         place = {name: i for i, name in enumerate(population.names[: population.clients])}
         for client in clients:

@@ -23,6 +23,12 @@ SETTINGS: dict[str, dict[str, object]] = {
     "robust-tkm": {"k": 2, "erm_epochs": 3},
     "cfl": SPLITTING,
     "fl-hc": {"k": 2, "start_round": 1},
+    "pacfl": {"k": 2},
+    "fedem": {"k": 2},
+    "fedrc": {"k": 2},
+    "fedgwc": {"losses": 3},
+    "clove": {"k": 2},
+    "flux": {"least_rounds": 2, "flat": 1.0},
     "awcfl": {"base": IFCA(k=2, local=LOCAL)},
     "mcfl": {"base": IFCA(k=2, local=LOCAL)},
 }

@@ -41,15 +41,20 @@ def test_plain_lines() -> None:
 
 def test_live() -> None:
     text = io.StringIO()
-    console = Console(file=text, force_terminal=True, width=100)
+    console = Console(file=text, force_terminal=True, width=120)
     columns = TextColumn("{task.description} {task.fields[round]} {task.fields[figures]}")
-    with Bar(columns, console=console, auto_refresh=False) as progress:
-        live = Live(progress)
-        live.start("ifca", 9)
-        live.update(row(3))
-        live.update(row(4, accuracy=None))  # keeps the last figures
-        progress.refresh()
-    assert "ifca 4/9 accuracy 0.500" in text.getvalue()
+    live = Live(Bar(columns, console=console))
+    live.start("ifca", 9)
+    live.update({**row(2, accuracy=0.25), "by_cluster": {0: (0.25, 8)}})
+    console.print(live.picture())
+    assert "ifca 2/9 accuracy 0.250" in text.getvalue() and "cluster" not in text.getvalue().split("\n", 1)[1]
+    live.update({**row(3), "by_cluster": {0: (0.75, 6), 1: (0.5, 2)}})
+    live.update(row(4, accuracy=None))  # keeps the last figures
+    console.print(live.picture())
+    said = text.getvalue()
+    assert "ifca 4/9 accuracy 0.500" in said and "cluster 0" in said and "0.750" in said and "2 clients" in said
+    live.pictures = False
+    assert live.picture() is live.progress
 
 
 def test_the_display_fits_the_place(capsys: pytest.CaptureFixture[str]) -> None:
