@@ -36,6 +36,7 @@ _HOME = {
     "load_models": "runs.model_files",
     "load_modules": "runs.model_files",
     "on_client": "message",
+    "preset": "methods.presets",
     "run": "runs.run",
     "write_report": "report.page",
 }
@@ -61,6 +62,7 @@ __all__ = [
     "load_models",
     "load_modules",
     "on_client",
+    "preset",
     "run",
     "write_report",
 ]
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from clusterfl.message import on_client
     from clusterfl.method import Method
     from clusterfl.methods import METHODS
+    from clusterfl.methods.presets import preset
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
     from clusterfl.report.page import write_report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,6 +97,8 @@ class Client:
     stacked: bool = False
     smallest: int = 0  # the least n of the clients that are stacked together
     kept: Tree = field(default_factory=dict)
+    rule: Any = None  # the local rule under which gradients are taken, where that changes them
+    trained: list[bool] = field(default_factory=list)  # marks of local trainings under such a rule
 
     @property
     def n(self) -> int | Tensor:

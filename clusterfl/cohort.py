@@ -81,6 +81,9 @@ class Spent:
     delta: float
     uploads: int
     uncovered: tuple[str, ...]  # "procedure: field"
+    given: tuple[str, ...] = ()  # those of them that epsilon is conditional on: which model a client began from
+    unit: str = "client"  # what is hidden: a client's data, or one sample of it
+    sampling: str = "known"  # whether those who see the uploads know who was asked
 
 
 class Engine(Protocol):
@@ -116,15 +119,23 @@ class Engine(Protocol):
         """Puts back what clients kept (a resume)."""
         ...
 
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        """What those of these clients keep that the call under way made keep something."""
+        ...
+
+    def take_back(self, clients: list[int]) -> None:
+        """These clients keep what they kept before the call under way: their replies were turned down."""
+        ...
+
     def rejections(self) -> int:
         """How many replies were turned down so far."""
         ...
 
-    def account(self) -> Tensor | None:
+    def account(self) -> Tree | None:
         """Releases so far of each client, which privacy is accounted by; None where nothing is accounted."""
         ...
 
-    def set_account(self, releases: Tensor | None) -> None:
+    def set_account(self, account: Tree | None) -> None:
         """Puts back the account (a resume)."""
         ...
 

@@ -47,9 +47,14 @@ class Scores:
 def row_scores(task: Task, theta: Tree, x: Tensor, y: Tensor) -> Tree:
     """Of every sample: whether it is answered right, its loss, and the answer, in float64."""
     logits = task.logits(theta, x)
-    answer = logits.argmax(1)
+    answer = answers(logits)
     columns = {"correct": answer == y, "loss": task.per_sample(logits, y), "answer": answer}
     return {name: column.double().cpu() for name, column in columns.items()}
+
+
+def answers(logits: Tensor) -> Tensor:
+    """The class that a model says, or one that there is not where its outputs are not numbers: that is never right."""
+    return torch.where(logits.isnan().any(dim=-1), logits.shape[-1], logits.argmax(dim=-1))
 
 
 def score(engine: Engine, models: Tree, index: Tensor, ids: Tensor, *, f1: bool = False) -> Scores:
@@ -176,12 +181,13 @@ class PersonalScore(Procedures):
         counts = torch.zeros(2, me.task.classes + 1, device=me.key.device)
         for x, y, w in me.test.pieces():
             logits = mixed_answers(me, x, **mine) if self.method.mixture else me.task.logits(mine["theta"], x)
-            right = (logits.argmax(-1) == y).float()
+            said = answers(logits)
+            right = (said == y).float()
             losses = me.task.per_sample(logits, y)
             ones = torch.ones_like(losses) if w is None else w
             total = total + torch.stack([(right * ones).sum(), (losses * ones).sum(), ones.sum()])
             if self.f1:
-                counts = counts + class_counts(logits.argmax(-1), y, ones, me.task.classes)
+                counts = counts + class_counts(said, y, ones, me.task.classes)
         return {"scores": total, "counts": counts} if self.f1 else {"scores": total}
 
 

@@ -27,6 +27,14 @@ def at_least(low: float, value: Any, *names: str) -> None:
             raise ValueError(f"{name}={number} should be at least {low:g}")
 
 
+def at_most(high: float, value: Any, *names: str) -> None:
+    """Raises where one of these fields is given and above ``high``, or not a number."""
+    for name in names:
+        number = getattr(value, name)
+        if number is not None and not number <= high:
+            raise ValueError(f"{name}={number} should be at most {high:g}")
+
+
 def above(low: float, value: Any, *names: str) -> None:
     """Raises where one of these fields is given and not above ``low``."""
     for name in names:

@@ -33,6 +33,8 @@ class Schedule:
     participation: float = 1.0
     seed: int = 0
     eval_every: int = 1
+    measured: bool = True  # whether clients' test data is looked at, at all
+    eval_inter: bool = False  # also what cluster models score at home and abroad, whenever accuracy is measured
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
@@ -59,10 +61,17 @@ class Record(State):
     rejected: int = 0  # replies that were turned down in this round
     epsilon: float | None = None  # privacy spent so far, if it is accounted
     f1: Tensor | None = None  # [N]: each client's mean F1 over classes; of the last round only
+    intra: float | None = None  # where it is asked for: cluster models at home
+    inter: float | None = None  # and abroad; None with one cluster
 
     @property
     def measured(self) -> bool:
         return not bool(self.accuracy.isnan().all())
+
+    @property
+    def lost(self) -> bool:
+        """Whether no sound reply came in this round, so that the state stayed as it was."""
+        return bool(self.logged.get("no_replies"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -271,7 +280,7 @@ class Simulation:
         served = self.method.serve(self.state, self.ids)
         assign = self.records[-1].assign if self.records else served.index
         t, last = self.round, self.round == self.schedule.rounds
-        measured = t % self.schedule.eval_every == 0 or last
+        measured = self.schedule.measured and (t % self.schedule.eval_every == 0 or last)
         nothing = torch.full((len(self.ids),), torch.nan, dtype=torch.float64)
         scores = self._scores(served, f1=last) if measured else None
         record = Record(
@@ -287,6 +296,7 @@ class Simulation:
             self.engine.rejections() - before.rejections,
             self.engine.epsilon(),
             None if scores is None else scores.f1,
+            *(self._at_home_and_abroad(served) if measured and self.schedule.eval_inter else (None, None)),
         )
         self.records.append(record)
         return record
@@ -298,7 +308,7 @@ class Simulation:
     @one_thread()
     def measure_last(self) -> None:
         """The last record, measured as the last round of a run is, where the run ended early."""
-        if self.records[-1].f1 is None:
+        if self.schedule.measured and self.records[-1].f1 is None:
             scores = self._scores(self.method.serve(self.state, self.ids), f1=True)
             self.records[-1] = replace(self.records[-1], accuracy=scores.accuracy, loss=scores.mean_loss, f1=scores.f1)
 
@@ -306,17 +316,16 @@ class Simulation:
     def finish(self) -> Outcome:
         """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
         last = self.records[-1]
+        self._say_lost()
         self._follow_drift(self.round)
         served = self.method.serve(self.state, self.ids)
         sizes = self.population.train.sizes[: self.population.clients]
         nothing = torch.full_like(last.accuracy, torch.nan)
         impersonal, intra, inter, by_model = Accuracy.of(nothing, sizes), float("nan"), None, None
-        if served.k <= len(self.ids) // 2 + 1:  # where every client has a model of its own, there is no abroad
+        if self._compared(served):
             table = by_model = cross(self.engine, served.models, self.ids)
             impersonal = Accuracy.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
-            if served.by_data:
-                table = self._cross_by_data(served)
-            intra, inter = intra_inter(table, served.index)
+            intra, inter = intra_inter(self._cross_by_data(served) if served.by_data else table, served.index)
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
@@ -344,6 +353,22 @@ class Simulation:
             by_model,
         )
 
+    def _say_lost(self) -> None:
+        lost = sum(r.lost for r in self.records)
+        if lost:
+            log.warning("in %d of %d rounds no sound reply came: the models stayed as they were", lost, self.round)
+
+    def _compared(self, served: Served) -> bool:
+        """Whether models are few enough to be tried on each other's clients: to each its own knows no abroad."""
+        return self.schedule.measured and served.k <= len(self.ids) // 2 + 1
+
+    def _at_home_and_abroad(self, served: Served) -> tuple[float | None, float | None]:
+        """Intra and inter accuracy of this round's models."""
+        if not self._compared(served):
+            return None, None
+        table = self._cross_by_data(served) if served.by_data else cross(self.engine, served.models, self.ids)
+        return intra_inter(table, served.index)
+
     def _cross_by_data(self, served: Served) -> Tensor:
         """``[N, K]``: what each client would use, on the data of each cluster that has clients."""
         key = keys.fold_in(self.root, "cross")
@@ -363,5 +388,7 @@ class Simulation:
         except (NotDefined, NoReplies) as e:
             log.warning("unseen clients are not measured: %s", e)
             return None, None
+        if not self.schedule.measured:
+            return None, served.index
         scores = evaluate(self.engine, self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
         return scores.accuracy, served.index

@@ -90,6 +90,7 @@ class Method(Procedures, ABC, Generic[S]):
     needs: ClassVar[tuple[Need, ...]] = ()  # of data and model, beside training data
     waits: ClassVar[str] = ""  # the field that says after how many rounds its own idea begins
     runs: ClassVar[tuple[type[Procedures], ...]] = ()  # procedures beside its own that it runs on clients
+    sums: ClassVar[bool] = False  # its rounds need only sums of replies (by cluster): secure aggregation may hide each
 
     @abstractmethod
     def init(self, task: Task, cohort: Cohort, key: Key) -> S:
@@ -124,6 +125,10 @@ class Method(Procedures, ABC, Generic[S]):
 
     def hyper(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    def only_sums(self) -> bool:
+        """Whether the server needs nothing but sums of what clients send, with these settings, from start to end."""
+        return self.sums and all(base.only_sums() for base in self.bases())
 
     def bases(self) -> list[Method[Any]]:
         """The methods that this one wraps."""

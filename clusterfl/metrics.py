@@ -49,6 +49,13 @@ def top_rounds(values: Sequence[float], n: int = 5) -> float:
     return float(np.mean(known)) if known else float("nan")
 
 
+def bottom_rounds(per_round: Sequence[Tensor], worst: int = 5, best: int = 5) -> float:
+    """FedDSMIC's code: each of the ``worst`` ranks of clients by the mean of its ``best`` rounds, and their mean."""
+    ranks = [acc[~acc.isnan()].sort().values[:worst].tolist() for acc in per_round]
+    deep = min((len(r) for r in ranks), default=0)
+    return float(np.mean([top_rounds([r[j] for r in ranks], best) for j in range(deep)])) if deep else float("nan")
+
+
 @dataclass(frozen=True)
 class Clustering:
     """How well assignments agree with the truth."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -15,10 +16,12 @@ from torch.nn import functional as F
 
 from clusterfl import keys
 from clusterfl.keys import Key
-from clusterfl.models.dropout import dropping, key_dropouts
+from clusterfl.models.dropout import GlobalDraws, drawing_nothing, dropping, key_dropouts
 from clusterfl.models.fresh import fresh_weights
 from clusterfl.models.layers import Dense, dense
 from clusterfl.tree import Tree, nbytes, select, stack
+
+log = logging.getLogger(__name__)
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 
@@ -53,6 +56,7 @@ class Task:
         self.start = start
         self.channels_last = False
         self._bound: Tree | None = None
+        self._seen: set[bool] = set()  # modes in which the module was called: in the first call its draws are looked at
         self.drops = key_dropouts(module)
         self.params = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         self.fixed = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
@@ -170,6 +174,17 @@ class Task:
             hook.remove()
         return seen[-1]
 
+    def check_draws(self, x: Tensor) -> None:
+        """Refuses, before anything runs, a module that draws from the global generator in its forward pass."""
+        try:
+            with torch.no_grad():
+                for training in (True, False):
+                    self._call(self.init(keys.key(0)), x, training=training)
+        except GlobalDraws:
+            raise
+        except Exception as e:  # what else is wrong with it is said where it is used
+            log.debug("the model does not take a sample: %s", e)
+
     @contextmanager
     def bound(self, theta: Tree) -> Iterator[None]:
         """Within it the module itself holds ``theta``'s tensors, so that calls with ``theta`` go straight to it.
@@ -195,6 +210,14 @@ class Task:
 
     def _call(self, theta: Tree, x: Tensor, *, training: bool) -> Tensor:
         self._set_mode(training, alone=training and self.coupled and x.shape[0] == 1)
+        if training not in self._seen:
+            with drawing_nothing(self.module):
+                answer = self._answer(theta, x)
+            self._seen.add(training)
+            return answer
+        return self._answer(theta, x)
+
+    def _answer(self, theta: Tree, x: Tensor) -> Tensor:
         answer: Tensor
         answer = self.module(x) if self._bound is theta else functional_call(self.module, self._ordered(theta), (x,))
         return answer

@@ -18,6 +18,8 @@ from clusterfl.commands.app import app
 from clusterfl.config import Config
 from clusterfl.config.schema import _TABLES
 from clusterfl.methods import METHODS
+from clusterfl.methods.presets import PAPER
+from clusterfl.runs import coverage
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"]
@@ -66,6 +68,15 @@ def test_every_method_has_a_page(name: str) -> None:
         assert Config.parse(tomllib.loads(config)).method.name == name
 
 
+@pytest.mark.parametrize("name", PAPER)
+def test_every_page_says_what_the_paper_has(name: str) -> None:
+    text = (ROOT / f"docs/methods/{name}.md").read_text(encoding="utf-8")
+    said = text.partition("## The paper's settings\n")[2].partition("\n## ")[0]
+    for key in [*PAPER[name].method, *PAPER[name].local]:
+        assert f"`{key}" in said or f"[local] {key}" in said, f"{name}: {key}"
+    assert ("changes nothing" in said) == (not PAPER[name].method), name
+
+
 LONG = {"md-icfl", "fcca"}
 
 
@@ -112,3 +123,8 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_table_of_what_epsilon_covers_is_that_of_the_declarations() -> None:
+    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    assert coverage.table() in text, "clusterfl methods --privacy makes it"

@@ -86,3 +86,14 @@ def test_f1_in_every_engine(make: type[BaseEngine]) -> None:
             for i, (y, said) in enumerate(found):
                 assert float(scores.correct[i]) == (y == said).sum()
                 assert float(scores.f1[i]) == pytest.approx(f1_score(y, said, average="macro"))
+
+
+def test_outputs_that_are_not_numbers_are_never_right() -> None:
+    """NaN once counted as class 0: accuracy .5 where half of the labels are 0."""
+    models = {n: t * torch.nan for n, t in TASK.init_stack(keys.key(4), 1).items()}
+    ids, index = torch.arange(CLIENTS), torch.zeros(CLIENTS, dtype=torch.int64)
+    for make in (Serial, Stacked):
+        for personal in (False, True):
+            served = Served(models, index, personal=personal)
+            found = evaluate(make(TASK, POPULATION), IFCA(k=1), served, ids, keys.key(0), f1=True)
+            assert not found.correct.any() and found.f1 is not None and not found.f1.any()

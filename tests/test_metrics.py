@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from clusterfl.metrics import Accuracy, bytes_to_accuracy, clustering, intra_inter, matched_accuracy, top_rounds
+from clusterfl.metrics import (
+    Accuracy,
+    bottom_rounds,
+    bytes_to_accuracy,
+    clustering,
+    intra_inter,
+    matched_accuracy,
+    top_rounds,
+)
 
 labels = st.lists(st.integers(0, 3), min_size=2, max_size=12)
 
@@ -92,3 +100,11 @@ def test_bytes_to_accuracy() -> None:
     assert bytes_to_accuracy(0.1, accuracy, spent) == 0
     assert bytes_to_accuracy(0.91, accuracy, spent) == 50
     assert bytes_to_accuracy(0.96, accuracy, spent) is None and bytes_to_accuracy(0.5, [], []) is None
+
+
+def test_the_bottom_of_the_best_rounds_is_rank_by_rank() -> None:
+    per_round = [torch.tensor([0.5, 0.1, 0.9]), torch.tensor([0.2, 0.3, float("nan")])]
+    # ranks: (0.1, 0.5) and (0.2, 0.3); the best single round of each: 0.2 and 0.5
+    assert bottom_rounds(per_round, worst=2, best=1) == pytest.approx((0.2 + 0.5) / 2)
+    assert bottom_rounds(per_round, worst=2, best=2) == pytest.approx(((0.1 + 0.2) + (0.5 + 0.3)) / 4)
+    assert math.isnan(bottom_rounds([]))

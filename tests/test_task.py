@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+import clusterfl
 from clusterfl import keys
+from clusterfl.errors import ConfigError
+from clusterfl.methods import FedAvg
 from clusterfl.models import build_model
-from clusterfl.models.dropout import KeyedDropout, dropping
+from clusterfl.models.dropout import KeyedDropout, dropping, key_dropouts
 from clusterfl.task import Task, mean
-from clusterfl.testing import assert_equal
+from clusterfl.testing import assert_equal, small_population
 from clusterfl.tree import nbytes, row, rows
 
 
@@ -207,3 +213,58 @@ def test_training_may_start_from_the_modules_own_weights() -> None:
         Task(module, 2, start="given").init_stack(keys.key(0), 2)
     with pytest.raises(ValueError, match="start='warm' should be 'fresh' or 'given'"):
         Task(module, 2, start="warm")  # type: ignore[arg-type]
+
+
+DROPOUTS: list[tuple[nn.Module, tuple[int, ...]]] = [
+    (nn.Dropout1d(0.3), (400, 5, 4)),
+    (nn.Dropout2d(0.3), (400, 5, 2, 3)),
+    (nn.Dropout2d(0.3), (400, 5, 3)),
+    (nn.Dropout3d(0.3), (300, 5, 2, 1, 3)),
+    (nn.AlphaDropout(0.3), (400, 9)),
+    (nn.FeatureAlphaDropout(0.3), (400, 5, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), DROPOUTS, ids=lambda v: getattr(v, "_get_name", lambda: v)())
+def test_every_kind_of_dropout_draws_from_the_key_and_drops_as_pytorchs(
+    layer: nn.Module, shape: tuple[int, ...]
+) -> None:
+    net = nn.Sequential(copy.deepcopy(layer))
+    assert key_dropouts(net)
+    x = keys.normal(keys.key(1), *shape)
+    state = torch.get_rng_state()
+    with dropping(keys.key(2)):
+        ours = net.train()(x)
+        assert torch.equal(ours, net(x))
+    assert torch.equal(state, torch.get_rng_state()), "the global generator is left alone"
+    with torch.random.fork_rng():
+        theirs = layer.train()(x)
+    dropped = [torch.isclose(out, out.flatten().mode().values) for out in (ours, theirs)]
+    assert [float(d.float().mean()) for d in dropped] == pytest.approx([0.3, 0.3], abs=0.05)
+    both = ~dropped[0] & ~dropped[1]
+    torch.testing.assert_close(ours[both], theirs[both])
+    assert torch.isclose(ours[dropped[0]][0], theirs[dropped[1]][0], atol=1e-6), "what is dropped is the same"
+    if len(shape) > 2:
+        together = dropped[0].flatten(2)
+        assert bool((together.all(-1) | ~together.any(-1)).all()), "channels are dropped as a whole"
+
+
+class Drawing(nn.Module):
+    """Draws in its forward pass, in training or always."""
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.layer, self.always = nn.Linear(6, 3), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        dropped: Tensor = self.layer(F.dropout(x, 0.5, training=self.training or self.always))
+        return dropped
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_a_model_that_draws_from_the_global_generator_is_refused_by_name(always: bool) -> None:
+    task = Task(Drawing(always=always), 3)
+    with pytest.raises(ValueError, match=r"model=Drawing should draw nothing from the global random generator"):
+        task.loss(task.init(keys.key(0)), torch.zeros(4, 6), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ConfigError, match=r"^model=Drawing should draw nothing.*nn\.Dropout layers"):
+        clusterfl.run(small_population(), Drawing(always=always), FedAvg(), rounds=1, engine="serial")

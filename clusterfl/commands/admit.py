@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, letter, say_json, set_logging
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, letter, privacy_lines, say_json, set_logging
 
 
 def register(app: typer.Typer) -> None:
@@ -52,8 +52,8 @@ def admit(
     mean = found["accuracy_mean"]
     n = len(found["clients"])
     typer.echo(f"{n} client{'s' * (n > 1)}" + ("" if mean is None else f", accuracy {mean:.3f}"))
-    for note in found["notes"]:
-        typer.echo(f"note: {note}")
+    for text in [*(f"note: {note}" for note in found["notes"]), *privacy_lines(found["privacy"])]:
+        typer.echo(text)
     if out is not None:
         typer.echo(f"written to {out}")
 

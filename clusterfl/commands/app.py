@@ -27,9 +27,19 @@ class Answering(TyperGroup):
             log.debug("where it happened", exc_info=True)
             typer.echo(f"error: {' '.join(str(e).split())}", err=True)
             raise typer.Exit(2 if isinstance(e, ClusterflError) else 1) from e
+        except OSError as e:
+            if e.filename is None:
+                raise
+            log.debug("where it happened", exc_info=True)
+            typer.echo(f"error: {shortened(str(e.filename))} could not be used: {e.strerror}", err=True)
+            raise typer.Exit(2) from e
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
+
+
+def shortened(text: str, most: int = 120) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
 
 
 app = typer.Typer(

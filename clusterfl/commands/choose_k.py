@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from clusterfl.commands.common import ConfigFile, DataRoot, Json, Quiet, Set, Verbose, say_json, set_logging
+from clusterfl.commands.common import (
+    ConfigFile,
+    DataRoot,
+    Json,
+    Quiet,
+    Set,
+    Verbose,
+    privacy_lines,
+    say_json,
+    set_logging,
+)
 from clusterfl.commands.compare import parse_seeds
 from clusterfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterfl.runs.setup import Setup
 
 
 def register(app: typer.Typer) -> None:
@@ -21,6 +34,10 @@ def choose_k(
     k: Annotated[str, typer.Option("--k", metavar="1-8", help="Numbers of clusters to look at.")] = "1-8",
     sample: Annotated[int, typer.Option("--sample", min=2, help="Look at so many clients at most.")] = 60,
     most: Annotated[int, typer.Option("--most", min=2, help="Local runs per client, at most.")] = 16,
+    by: Annotated[
+        Literal["stability", "fesem"],
+        typer.Option("--by", help="What decides: agreement of two halves, or FeSEM's accuracy after three rounds."),
+    ] = "stability",
     set_: Set = [],  # noqa: B006 (typer reads it)
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed (over the config's).")] = None,
     data_root: DataRoot = None,
@@ -31,7 +48,8 @@ def choose_k(
     """Recommend a number of clusters before any long training.
 
     A sample of clients trains one common net for a few local runs, on each half of its data. The largest
-    number of clusters on which both halves agree is recommended.
+    number of clusters on which both halves agree is recommended. With --by fesem, as FeSEM's paper has it, FeSEM runs
+    for three rounds with each number, and the best on held-out training samples is.
 
     \b
     Examples:
@@ -52,8 +70,16 @@ def choose_k(
     clients = min(sample, setup.population.clients)
     if max(wanted) > clients:
         raise ConfigError(f"--k {k!r} should not go beyond the {clients} clients that are looked at")
+    if by == "fesem":
+        by_fesem(setup, wanted, sample, json)
+        return
     with setup.engine() as engine:
-        advice = choose(engine, chosen.local, wanted, keys.key(chosen.seed), sample=sample, most=most)
+        key = keys.key(chosen.seed)
+        if chosen.privacy.on:  # noise that another look, or a run, shares could be subtracted
+            key = keys.fold_in(key, "choose-k", setup.config.digest(), setup.population.digest)
+        advice = choose(engine, chosen.local, wanted, key, sample=sample, most=most)
+        spent = engine.spent()
+    privacy = None if spent is None else asdict(spent)
     if json:
         say_json(
             {
@@ -62,6 +88,7 @@ def choose_k(
                 "clients": advice.clients,
                 "runs": advice.runs,
                 "views": [asdict(v) for v in advice.views],
+                "privacy": privacy,
             }
         )
         return
@@ -72,3 +99,30 @@ def choose_k(
         mark = "  <" if v.k == advice.k else ""
         typer.echo(f"{v.k:3d} {v.stability:10.2f} {silhouette:>11s} {v.inertia:8.3f} {gap:>9s}{mark}")
     typer.echo(f"k = {advice.k}: {advice.reason} ({advice.clients} clients, {advice.runs} local runs)")
+    for text in privacy_lines(privacy):
+        typer.echo(text)
+    if privacy is not None:
+        typer.echo("a run on the same clients comes on top of that: no ledger joins the two")
+
+
+def by_fesem(setup: Setup, wanted: list[int], sample: int, json: bool) -> None:
+    from dataclasses import replace
+
+    from clusterfl.runs.choose_k_fesem import choose_by_fesem
+
+    config = setup.config
+    found = choose_by_fesem(
+        setup.population,
+        lambda some: replace(setup, population=some).engine(),
+        config.local,
+        wanted,
+        config.seed,
+        sample=sample,
+    )
+    if json:
+        say_json(asdict(found))
+        return
+    typer.echo("  k  accuracy  distance")
+    for t in found.trials:
+        typer.echo(f"{t.k:3d} {t.accuracy:9.3f} {t.distance:9.4f}{'  <' if t.k == found.k else ''}")
+    typer.echo(f"k = {found.k}: {found.reason} ({found.clients} clients)")

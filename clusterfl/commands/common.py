@@ -61,6 +61,17 @@ def say_report(drawn: Path | None, folder: Path) -> None:
     typer.echo(f"see `clusterfl report {folder}`" if drawn is None else f"report: {drawn}")
 
 
+def privacy_lines(spent: dict[str, Any] | None) -> list[str]:
+    """What was spent, what that is given, and what it does not cover."""
+    if spent is None:
+        return []
+    given = f", given {', '.join(spent['given'])}" if spent["given"] else ""
+    lines = [f"epsilon {spent['epsilon']:.3g} (delta {spent['delta']:g}) for a {spent['unit']}'s data{given}"]
+    if spent["uncovered"]:
+        lines.append(f"epsilon does not cover {', '.join(spent['uncovered'])}")
+    return lines
+
+
 def picture(assignments: dict[str, int], truth: dict[str, int | None], limit: int = 100) -> list[str]:
     """Which client sits in which cluster, by name; letters are true clusters, where they are known."""
     homes: dict[int, dict[int | None, list[str]]] = {}

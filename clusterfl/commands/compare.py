@@ -71,13 +71,14 @@ def compare(
       clusterfl compare scenario.toml --methods local,fedavg,ifca --seeds 0-4 --out runs/table
       clusterfl compare scenario.toml --methods ifca,md-icfl --reach 0.9
       clusterfl compare scenario.toml --methods ifca,ifca:k=3,mine.py:Nearest
+      clusterfl compare scenario.toml --methods md-icfl,md-icfl@paper
     """
     set_logging(verbose, quiet)
     from clusterfl.config import Config
     from clusterfl.runs.compare import compare as carry_out
     from clusterfl.runs.compare_tables import as_csv, as_markdown, as_text
     from clusterfl.runs.files import write_whole
-    from clusterfl.runs.folder import check_free, exclusive, write_config
+    from clusterfl.runs.folder import check_free, exclusive, withdrawn_unless_begun, write_config
     from clusterfl.runs.progress import Progress, display
 
     if reach is not None and not 0.0 < reach <= 1.0:
@@ -89,7 +90,9 @@ def compare(
         check_report()
     folder = out or Path("runs") / f"compare-{config.stem if config else 'demo'}"
     check_free(folder, base, force=force)
-    with exclusive(folder), display(quiet) as shown:
+    with exclusive(folder), withdrawn_unless_begun(folder), display(quiet) as shown:
+        check_free(folder, base, force=force)  # another comparison may have begun and ended since
+        write_config(folder, base)
         result = carry_out(
             base,
             configs,
@@ -99,7 +102,6 @@ def compare(
             reach=reach,
             watch=lambda name, seed, *_: [Progress(shown, f"{name}, seed {seed}")],
         )
-        write_config(folder, base)
         for name, text in (
             ("compare.json", jsonlib.dumps(result, indent=2) + "\n"),
             ("table.csv", as_csv(result)),
@@ -127,10 +129,14 @@ def compare(
 def parse_methods(text: str) -> list[str]:
     """Names (and settings) in the order given, Local and FedAvg first where they are missing."""
     from clusterfl.config.methods import find_method, named_settings
+    from clusterfl.methods.presets import find
 
     asked = [name.strip() for name in text.split(",") if name.strip()]
     for name in asked:
-        find_method(named_settings(name)[0], "--methods")
+        method, at, preset = named_settings(name)[0].partition("@")
+        find_method(method, "--methods")
+        if at:
+            find(method, preset, "--methods preset")
     return list(dict.fromkeys([*(n for n in ALWAYS if n not in asked), *asked]))
 
 

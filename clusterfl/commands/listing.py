@@ -18,12 +18,20 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def methods(name: Name = None, json: Json = False) -> None:
+Privacy = Annotated[bool, typer.Option("--privacy", help="What epsilon covers of each, as a table in Markdown.")]
+
+
+def methods(name: Name = None, privacy: Privacy = False, json: Json = False) -> None:
     """The methods and their parameters; with a NAME also what leaves a client, and its paper."""
     from clusterfl.config.methods import find_method
     from clusterfl.methods import METHODS
     from clusterfl.outside import offered
 
+    if privacy:
+        from clusterfl.runs.coverage import table
+
+        typer.echo(table())
+        return
     entries = [about_method(find_method(n, "method")) for n in ([name] if name else [*METHODS, *offered("methods")])]
     if json:
         say_json(entries[0] if name else entries)
@@ -38,6 +46,9 @@ def methods(name: Name = None, json: Json = False) -> None:
             for entry in entries:
                 typer.echo(f"  {entry['procedure']}: {entry['field']}, {entry['what']}")
         parameters(e["parameters"], "its parameters, in the table [method]")
+        for title, said in e["presets"].items():
+            local = ", ".join(f"{k} = {shown(v)}" for k, v in said["local"].items())
+            typer.echo(f"preset = {title!r}: {said['why']}{f'; [local] {local}' if local else ''}")
 
 
 def about_method(cls: Any) -> dict[str, Any]:
@@ -45,8 +56,10 @@ def about_method(cls: Any) -> dict[str, Any]:
     from clusterfl.config.tables import describe, hints_of, plain
     from clusterfl.fields import docs_of
     from clusterfl.method import Method
+    from clusterfl.methods.presets import PRESETS
 
     hints, docs = hints_of(cls), docs_of(cls)
+    said = {title: known[cls.name] for title, known in PRESETS.items() if cls.name in known}
     found = []
     for f in dataclasses.fields(cls):
         if f.name == "local":
@@ -54,13 +67,15 @@ def about_method(cls: Any) -> dict[str, Any]:
         default = f.default if f.default is not dataclasses.MISSING else None
         value = write_method(default) if isinstance(default, Method) else plain(default)
         kind = "a method's table" if isinstance(default, Method) else describe(hints[f.name])
-        found.append({"name": f.name, "default": value, "type": kind, "doc": docs.get(f.name, "")})
+        other = {title: p.method[f.name] for title, p in said.items() if f.name in p.method}
+        found.append({"name": f.name, "default": value, "presets": other, "type": kind, "doc": docs.get(f.name, "")})
     return {
         "name": cls.name,
         "summary": cls.summary,
         "parameters": found,
         **exchanges(cls()),
         "paper": cls.paper,
+        "presets": {t: {"why": p.why, "method": dict(p.method), "local": dict(p.local)} for t, p in said.items()},
         "clustered": cls.clustered,
     }
 
@@ -163,7 +178,8 @@ def parameters(params: list[dict[str, Any]], title: str) -> None:
     width = max(len(p["name"]) for p in params)
     for p in params:
         doc = f"; {p['doc']}" if p["doc"] else ""
-        typer.echo(f"  {p['name'].ljust(width)}  {shown(p['default'])}: {p['type']}{doc}")
+        other = "".join(f" ({title}: {shown(value)})" for title, value in p.get("presets", {}).items())
+        typer.echo(f"  {p['name'].ljust(width)}  {shown(p['default'])}{other}: {p['type']}{doc}")
 
 
 def shown(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -53,7 +54,8 @@ def reproduce(
     """Reproduce a table of a paper: run what is missing, print ours beside the paper's.
 
     A cell (one method, one setting, one seed) that is finished is not run again while its config is the same;
-    stop at any time and start again. docs/reproduction.md is written anew at the end.
+    stop at any time and start again. A figure is drawn from the results there are, below docs/figures;
+    docs/reproduction.md is written anew at the end.
 
     \b
     Examples:
@@ -61,6 +63,7 @@ def reproduce(
       clusterfl reproduce md-icfl.table4 --seeds 0-2
       clusterfl reproduce feddsmic.table2-mnist --only FedDSMIC --setting alpha=0.5
       clusterfl reproduce fcca --scale smoke
+      clusterfl reproduce feddsmic.fig4
     """
     set_logging(verbose, quiet)
     from clusterfl.reproduce.compare import compare
@@ -75,12 +78,17 @@ def reproduce(
     if listed or what is None:
         listing(chosen, scale, json)
         return
-    cells = wanted(chosen, scale, parse_seeds(seeds or ("0" if scale == "smoke" else "0-2")), only, setting)
-    try:
-        failed = run_missing(cells, data_root, engine, quiet, verbose)
-    finally:  # also what an interrupted study has so far
-        if scale != "smoke":
-            write_page(where, every)
+    failed = 0
+    if any(e.rows for e in chosen) or not any(e.report for e in chosen):
+        cells = wanted(chosen, scale, parse_seeds(seeds or ("0" if scale == "smoke" else "0-2")), only, setting)
+        try:
+            failed = run_missing(cells, data_root, engine, quiet, verbose)
+        finally:  # also what an interrupted study has so far
+            if scale != "smoke":
+                write_page(where, every)
+    if scale != "smoke":
+        failed += draw_figures([e for e in chosen if e.report], every, where, data_root)
+        write_page(where, every)
     found = [compare(e, scale) for e in chosen if e.rows]
     if json:
         say_json([c.json() for c in found])
@@ -89,6 +97,24 @@ def reproduce(
             show(c)
     if failed:
         raise typer.Exit(1)
+
+
+def draw_figures(
+    figures: Sequence[Experiment], every: Sequence[Experiment], folder: Path, data_root: Path | None
+) -> int:
+    """Writes the pictures of these figures; how many could not be drawn for want of results."""
+    from clusterfl.reproduce.draw import draw
+    from clusterfl.reproduce.page import page_path, picture_name
+
+    failed = 0
+    for e in figures:
+        try:
+            path = draw(e, every, page_path(folder).parent / "figures" / picture_name(e), data_root)
+            typer.echo(f"drawn: {path}", err=True)
+        except ClusterflError as error:
+            failed += len(figures) == 1  # of a whole paper, what can be drawn is
+            log.warning("%s is not drawn: %s", e.name, error)
+    return failed
 
 
 def experiments_folder(given: Path | None) -> Path:
@@ -210,9 +236,9 @@ def show(found: Comparison) -> None:
 
 
 def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
-    from clusterfl.reproduce.compare import compare
+    from clusterfl.reproduce.compare import compare, in_words
 
-    entries = []
+    entries: list[dict[str, Any]] = []
     for e in experiments:
         found = compare(e, scale)
         entries.append(
@@ -225,8 +251,8 @@ def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
                 "cells": sum(1 for _ in e.cells(scale, [0])),
                 "scale": scale,
                 "finished": len(found.results),
-                "reproduced": found.reproduced,
-                "compared": found.compared,
+                "verdicts": dict(found.verdicts),
+                "readings": dict(found.readings),
             }
         )
     if json:
@@ -235,7 +261,7 @@ def listing(experiments: Sequence[Experiment], scale: str, json: bool) -> None:
     width = max(len(e.name) for e in experiments)
     for entry in entries:
         cells = f"{entry['cells']:3d} cells a seed, {entry['finished']} finished" if entry["cells"] else "a drawing"
-        count = f", {entry['reproduced']} of {entry['compared']} reproduced" if entry["compared"] else ""
+        count = f", figures {in_words(Counter(entry['verdicts']))}" if entry["verdicts"] else ""
         typer.echo(f"{entry['experiment']:{width}}  {entry['title']}: {cells}{count}")
 
 
@@ -244,5 +270,5 @@ def write_page(folder: Path, experiments: Sequence[Experiment]) -> Path:
     from clusterfl.runs.files import write_whole
 
     path = page_path(folder)
-    write_whole(path, page(experiments).encode())
+    write_whole(path, page(experiments, path.parent / "figures").encode())
     return path

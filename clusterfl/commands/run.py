@@ -23,6 +23,7 @@ from clusterfl.commands.common import (
     default_out,
     draw,
     picture,
+    privacy_lines,
     say_json,
     say_report,
     set_logging,
@@ -113,12 +114,26 @@ def show_run(
     drawn = draw(folder) if report or live else None
     if json:
         say_json(summary)
+        check_learnt(summary)
         return
     truth = {name: client["true_cluster"] for name, client in summary["per_client"].items()}
     for line in [*in_words(summary), *picture(summary["assignments"], truth)]:
         typer.echo(line)
     typer.echo(f"written to {folder}")
     say_report(drawn, folder)
+    check_learnt(summary)
+
+
+def check_learnt(summary: dict[str, Any]) -> None:
+    """Exit code 1 where no round had a sound reply: the results are whole, but nothing was learnt."""
+    rounds = summary["rounds"]
+    if rounds and summary["rounds_lost"] == rounds:
+        typer.echo(
+            f"error: in none of {rounds} rounds came a sound reply, so the models are those of the start; "
+            "see the log for why replies were rejected (a smaller local.lr often helps)",
+            err=True,
+        )
+        raise typer.Exit(1)
 
 
 def trackers(names: Sequence[str], folder: Path) -> list[Callback]:
@@ -143,6 +158,8 @@ def in_words(summary: dict[str, Any]) -> list[str]:
         value = summary[name]
         return "-" if value is None else f"{value:.{digits}f}"
 
+    lost = summary["rounds_lost"]
+    stood = [f"in {lost} of {summary['rounds']} rounds no sound reply came: the models stayed as they were"]
     seen = f", unseen clients {number('unseen_accuracy')}" if summary["unseen"] else ""
     how = f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}"
     if summary["true_clusters"] is None:
@@ -155,5 +172,7 @@ def in_words(summary: dict[str, Any]) -> list[str]:
         f"five worst {number('accuracy_bottom5')}){seen}",
         f"{how}, clusters {summary['clusters_found']} of {summary['k']}, "
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}, {summary['seconds']:.1f} s",
+        *(stood if lost else []),
+        *privacy_lines(summary["privacy"]),
         *(f"note: {note}" for note in summary["notes"]),
     ]

@@ -8,6 +8,7 @@ from typing import Any, get_origin
 
 from clusterfl.config import tables
 from clusterfl.config.errors import choice, dotted, naming
+from clusterfl.config.presets import DEFAULT, named_preset, over_preset
 from clusterfl.config.tables import Table, as_table
 from clusterfl.errors import ConfigError
 from clusterfl.method import Method
@@ -19,7 +20,10 @@ from clusterfl.parts.local import SGD
 def read_method(table: Any, path: str, local: SGD) -> Method[Any]:
     """A method from its table; fields that are methods themselves (``base``) are tables with a name again."""
     given = as_table(table, path)
-    cls = find_method(given.pop("name", "ifca"), dotted(path, "name"))
+    name = given.pop("name", DEFAULT)
+    cls = find_method(name, dotted(path, "name"))
+    if "preset" in given:
+        given = over_preset(name, given, path)
 
     def convert(hint: Any, value: Any, where: str) -> Any:
         if not is_method(hint):
@@ -90,19 +94,28 @@ def check_k(method: Method[Any], clients: int, path: str = "method") -> None:
 
 
 def switched(table: Mapping[str, Any], name: str) -> Table:
-    """The ``[method]`` table when another method is asked for: its own parameters, and the common k."""
+    """The ``[method]`` table when another method is asked for: its own parameters, and the common k.
+
+    ``name@preset`` asks for the method with a preset's settings below these.
+    """
+    name, at, preset = name.partition("@")
     cls = find_method(name)
     before, own = table.get("method"), table.get("methods", {})
     new = dict(own.get(name, {})) if isinstance(own, dict) else {}
+    if at:
+        new["preset"] = preset
+    said = named_preset(name, new, "method").method if "preset" in new else {}
     k = before.get("k") if isinstance(before, dict) else None
-    return {**({} if k is None else _with_k(cls, k)), **new, "name": name}
+    return {**({} if k is None else _with_k(cls, k, said.get("base"))), **new, "name": name}
 
 
-def _with_k(cls: type[Method[Any]], k: int) -> Table:
+def _with_k(cls: type[Method[Any]], k: int, base_of_preset: Any = None) -> Table:
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         if f.name == "k":
             return {"k": k}
         base = f.default if f.default is not dataclasses.MISSING else None
+        if f.name == "base" and base_of_preset is not None:
+            base = METHODS[base_of_preset["name"]]()
         if isinstance(base, Method) and (inner := _with_k(type(base), k)):
             return {f.name: {"name": base.name, **inner}}
     return {}

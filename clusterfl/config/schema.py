@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from torch import Tensor
 
 from clusterfl import keys
@@ -18,6 +27,7 @@ from clusterfl.config import tables
 from clusterfl.config.errors import UnknownKey, naming, sentence, unknown
 from clusterfl.config.methods import check_k, find_method, named_settings, read_method, switched, write_method
 from clusterfl.config.overrides import DEMO, changes_of, merged, put, read_toml
+from clusterfl.config.presets import DEFAULT, below_preset, local_of_preset
 from clusterfl.config.suited import suited
 from clusterfl.config.tables import Table, as_table
 from clusterfl.data.config import DataConfig
@@ -83,10 +93,11 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    seed: int = Field(0, ge=0, description="of the data, the start, the sampling and the training")
+    seed: int = Field(0, ge=0, lt=2**63, description="of the data, the start, the sampling and the training")
     rounds: int = Field(20, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients asked in a round")
     eval_every: int = Field(1, ge=1, description="rounds between measurements; the last round is always measured")
+    eval_inter: bool = Field(False, description="each measurement also tries cluster models on the other clusters")
     device: str = Field("cpu", description="where clients compute, as PyTorch calls it")
     data: InstanceOf[DataConfig] = Field(default_factory=DataConfig)
     model: InstanceOf[ModelConfig] = Field(default_factory=lambda: ModelConfig.read({}))
@@ -118,13 +129,13 @@ class Config(BaseModel):
         source = changes.get("data", {}).get("source") if isinstance(changes.get("data"), dict) else None
         if path is None and isinstance(source, str) and is_own(source):
             table["data"] = {}  # the demo's clients, clusters and rotations are not those of own data
-        for kind, default in (("method", "ifca"), ("model", ModelConfig.name)):
+        for kind, default in (("method", DEFAULT), ("model", ModelConfig.name)):
             before, chosen = table.get(kind), changes.get(kind)
             name = chosen.get("name") if isinstance(chosen, dict) else None
             if isinstance(name, str) and name != (before.get("name", default) if isinstance(before, dict) else default):
                 # the file's parameters were another's
                 table[kind] = switched(table, name) if kind == "method" else {"name": name}
-        return Config.parse(suited(merged(table, changes), changes, demo=path is None))
+        return Config.parse(suited(merged(below_preset(table, changes), changes), changes, demo=path is None))
 
     @staticmethod
     def parse(table: Mapping[str, Any]) -> Config:
@@ -140,6 +151,14 @@ class Config(BaseModel):
                 unknown = UnknownKey("", path, error["input"], Config.model_fields)
                 raise unknown.elsewhere(known_keys()) from None
             raise ConfigError(sentence(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _train_by_preset(cls, table: Any) -> Any:
+        if isinstance(table, dict) and isinstance(table.get("local", {}), dict):
+            local = local_of_preset(table.get("method", {}), table.get("local", {}))
+            return {**table, "local": local} if local else table
+        return table
 
     @field_validator("data", "local", "engine", "model", "checkpoint", "attack", "privacy", mode="before")
     @classmethod
@@ -186,7 +205,8 @@ class Config(BaseModel):
             "attack": tables.write(self.attack),
             "privacy": tables.write(self.privacy),
         }
-        return {**written, "methods": self.methods} if self.methods else written
+        more = {"eval_inter": True} if self.eval_inter else {}
+        return {**written, **more, "methods": self.methods} if self.methods else {**written, **more}
 
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
@@ -200,7 +220,10 @@ class Config(BaseModel):
     # -- variations and the run ----------------------------------------------------------------------
 
     def with_method(self, name: str) -> Config:
-        """The same run with another method: its ``[methods.name]`` table, and this one's ``k`` if it has a k."""
+        """The same run with another method: its ``[methods.name]`` table, and this one's ``k`` if it has a k.
+
+        ``name@paper`` is the method with its paper's settings; local training stays the same for all.
+        """
         if name == self.method.name:
             return self
         return Config.parse({**self.table(), "method": switched(self.table(), name)})
@@ -208,8 +231,10 @@ class Config(BaseModel):
     def variant(self, text: str) -> Config:
         """The same run with another method, by its name and perhaps settings of its own: ``ifca:k=3``."""
         name, settings = named_settings(text)
-        config = self.with_method(name)
-        return Config.parse(merged(config.table(), {"method": changes_of(settings)})) if settings else config
+        changes = changes_of(settings)
+        preset = changes.pop("preset", None)  # below what is set beside it, not on top of all that is written out
+        config = self.with_method(name if preset is None else f"{name}@{preset}")
+        return Config.parse(merged(config.table(), {"method": changes})) if changes else config
 
     def with_seed(self, seed: int) -> Config:
         return Config.parse({**self.table(), "seed": seed})

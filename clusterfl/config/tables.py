@@ -27,6 +27,7 @@ def as_table(value: Any, path: str) -> Table:
     return dict(value)
 
 
+@lru_cache(maxsize=256)
 def hints_of(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
@@ -41,7 +42,7 @@ def read(
 ) -> T:
     """The dataclass that a table describes. ``given`` fields are no keys of the table."""
     given, convert = given or {}, convert or value_of
-    hints = hints_of(cls)
+    hints = hints_of(cls)  # type: ignore[arg-type]
     mine = {f.name: f for f in dataclasses.fields(cls) if f.init and f.name not in given}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in table.items():

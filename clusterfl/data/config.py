@@ -16,6 +16,8 @@ SPLITS = ("clusters", "dirichlet", "class_groups", "natural")
 TESTS = ("balanced", "own")
 CLIENTS = 24  # unless the data is a user's own
 UNSET: Any = None  # a field's default that depends on the others
+MOST = 10_000_000  # clients, and samples of a client: more would fill the machine before anything is said
+MOST_ROWS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,14 @@ class DataConfig:
     cluster_sizes: tuple[float, ...] | None = option(None, "share of clients per cluster; unset: equal")
     shift: str = option(
         "auto",
-        "how clusters differ: none | rotate | swap_labels | permute_labels | rotate+swap; "
+        "how clusters differ: none | rotate | flip (mirrored) | swap_labels | permute_labels | rotate+swap; "
         "auto: rotate with split 'clusters' and 'dirichlet' of one source, else none",
     )
     angles: tuple[float, ...] | None = option(None, "degrees per cluster; unset: the circle in equal parts")
     samples: int | None = option(None, "train samples per client (mean, if sizes differ); unset: split all")
+    min_samples: int | None = option(
+        None, "split 'dirichlet' or 'class_groups': clients that are dealt fewer samples are left out; unset: none is"
+    )
     sizes: str = option("equal", "equal | lognormal: samples per client")
     size_sigma: float = option(1.0, "spread of log-normal sizes")
     alpha: float | None = option(None, "Dirichlet label skew, alpha / classes per class; unset: IID labels")
@@ -79,11 +84,17 @@ class DataConfig:
             if value not in words:
                 raise ConfigError(f"{name}={value!r} should be a known choice{suggestion(str(value), words)}")
         least = {"clients": 0 if self.resolved_split == "natural" else 1, "unseen": 0, "clusters": 1}
-        least |= {"samples": LEAST, "test_samples": 1, "indicators": 0, "drift_round": 1}
+        least |= {"samples": LEAST, "min_samples": 1, "test_samples": 1, "indicators": 0, "drift_round": 1}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name}={value} should be at least {low}")
+        for name in ("clients", "unseen", "samples"):
+            value = getattr(self, name)
+            if value is not None and value > MOST:
+                raise ConfigError(f"{name}={value} should be at most {MOST}")
+        if self.samples is not None and (self.clients + self.unseen) * self.samples > MOST_ROWS:
+            raise ConfigError(f"samples={self.samples} for each client should be at most {MOST_ROWS} together")
         for name in ("alpha", "size_sigma"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -109,6 +120,10 @@ class DataConfig:
             raise ConfigError(f"split={self.split!r} should be 'clusters' with joined sources, each one a cluster")
         if clusters % sources:
             raise ConfigError(f"clusters={clusters} should be a multiple of the {sources} joined sources")
+        if self.min_samples is not None and (split not in ("dirichlet", "class_groups") or self.unseen):
+            raise ConfigError(
+                f"min_samples={self.min_samples} should be unset, or split 'dirichlet' or 'class_groups', and unseen 0"
+            )
         for name in ("angles", "cluster_sizes"):
             value = getattr(self, name)
             wanted = self.clusters if clusters == 1 else clusters

@@ -64,7 +64,11 @@ def read_npz(path: Path, *names: str) -> tuple[Array, ...]:
         missing = [n for n in names if n not in archive.files]
         if missing:
             raise ValueError(f"it holds {sorted(archive.files)} and not {missing}")
-        return tuple(archive[n] for n in names)
+        arrays = tuple(archive[n] for n in names)
+    for name, array in zip(names, arrays, strict=True):
+        if array.dtype.kind == "c":
+            raise DataError(f"{path}: {name} should hold real numbers, not {array.dtype}")
+    return arrays
 
 
 @names_the_file

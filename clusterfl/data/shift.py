@@ -1,4 +1,4 @@
-"""What makes one true cluster differ from another: rotated images, exchanged labels, or both."""
+"""What makes one true cluster differ from another: turned or mirrored images, exchanged labels, or both."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ from clusterfl import keys
 from clusterfl.errors import ConfigError, DataError, suggestion
 from clusterfl.keys import Key
 
-SHIFTS = ("none", "rotate", "swap_labels", "permute_labels", "rotate+swap")
+SHIFTS = ("none", "rotate", "flip", "swap_labels", "permute_labels", "rotate+swap")
+MIRRORS: tuple[tuple[int, ...], ...] = ((), (-1,), (-2,), (-2, -1))  # as they are, left-right, upside down, both
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Cluster k turns images by ``angles[k]`` degrees and renames label c to ``labels[k, c]``."""
+    """Cluster k mirrors or turns images by ``angles[k]`` degrees and renames label c to ``labels[k, c]``."""
 
     name: str
     angles: tuple[float, ...]  # counter-clockwise
     labels: Tensor  # [K, C] int64
 
     def apply(self, x: Tensor, y: Tensor, cluster: int) -> tuple[Tensor, Tensor]:
-        return rotate(x, self.angles[cluster]), self.labels[cluster][y]
+        moved = mirror(x, cluster) if self.name == "flip" else rotate(x, self.angles[cluster])
+        return moved, self.labels[cluster][y]
+
+
+def mirror(x: Tensor, cluster: int) -> Tensor:
+    """Images ``[n, C, H, W]`` mirrored in the cluster's way."""
+    if MIRRORS[cluster] and x.ndim != 4:
+        raise DataError(f"shift='flip' should have images, not samples of shape {tuple(x.shape[1:])}")
+    return x.flip(MIRRORS[cluster])
 
 
 def rotate(x: Tensor, angle: float) -> Tensor:
@@ -106,6 +115,10 @@ def make_shift(name: str, clusters: int, classes: int, key: Key, angles: tuple[f
     """The shift of every cluster. Swaps are one pair per cluster, so two clusters differ in four classes."""
     if name not in SHIFTS:
         raise ConfigError(f"shift={name!r} should be one of the known shifts{suggestion(name, SHIFTS)}")
+    if name == "flip" and clusters > len(MIRRORS):
+        raise ConfigError(
+            f"clusters={clusters} should be at most {len(MIRRORS)} with shift='flip': so many mirror images"
+        )
     turns = name in ("rotate", "rotate+swap")
     if angles is not None and not turns:
         raise ConfigError(f"angles={angles} should be unset unless shift is 'rotate' or 'rotate+swap'")

@@ -17,6 +17,7 @@ from clusterfl.errors import ConfigError, DataError, suggestion
 
 Array = npt.NDArray[Any]
 NORMALIZE = ("symmetric", "unit")
+MOST_CLASSES = 1_000_000  # a model has an output for each
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class Source:
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
             if len(x) != len(y):
                 raise DataError(f"{self.name}: {len(y)} {part} labels should be as many as samples, {len(x)}")
+            if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
+                raise DataError(f"{self.name}: {part} samples should be real numbers, not {x.dtype}")
+        if self.classes > MOST_CLASSES:
+            raise DataError(f"{self.name}: labels up to {self.classes - 1} should be below {MOST_CLASSES}")
             if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
                 raise DataError(
                     f"{self.name}: {part} labels should be within 0..{self.classes - 1}, "

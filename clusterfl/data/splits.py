@@ -131,18 +131,31 @@ def _by_groups(config: DataConfig, source: Source, pool: Pool, key: Key, groups:
     return [torch.from_numpy(some[r.numpy()]) for r in rows], main
 
 
+def large_enough(config: DataConfig, split: Split) -> Split:
+    """The split without the clients that were dealt fewer than ``min_samples``, as FedDSMIC's code has it."""
+    keep = [i for i, rows in enumerate(split.rows) if len(rows) >= (config.min_samples or 0)]
+    if len(keep) == len(split.rows):
+        return split
+    if not keep:
+        raise DataError(f"min_samples={config.min_samples} should be small enough to leave a client; none has so many")
+    note = f"min_samples: {len(split.rows) - len(keep)} of {len(split.rows)} clients have fewer and are left out"
+    truth = None if split.truth is None else split.truth[keep]
+    rows = [split.rows[i] for i in keep]
+    return split._replace(rows=rows, cluster=split.cluster[keep], truth=truth, notes=(*split.notes, note))
+
+
 def split_class_groups(config: DataConfig, source: Source, pool: Pool, key: Key) -> Split:
     """FedEM's and FedDSMIC's mixtures: a client's truth is only its main group of classes."""
     rows, main = _by_groups(config, source, pool, key, config.clusters)
     note = "clients are mixtures: the true cluster is only the main group of classes"
-    return Split(rows, np.zeros(len(rows), dtype=np.int64), main, soft=True, notes=(note,))
+    return large_enough(config, Split(rows, np.zeros(len(rows), dtype=np.int64), main, soft=True, notes=(note,)))
 
 
 def split_dirichlet(config: DataConfig, source: Source, pool: Pool, key: Key) -> Split:
     """The whole pool over all clients, class by class, as in the code of CFL (Sattler et al.)."""
     rows, _ = _by_groups(config, source, pool, key, source.classes)
     cluster = _assign(config, key)
-    return Split(rows, cluster, cluster)
+    return large_enough(config, Split(rows, cluster, cluster))
 
 
 def split_natural(config: DataConfig, source: Source, pool: Pool, key: Key) -> Split:

@@ -37,6 +37,12 @@ class BaseEngine(ABC):
     @abstractmethod
     def set_states(self, states: dict[int, Tree]) -> None: ...
 
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        return {}
+
+    def take_back(self, clients: list[int]) -> None:  # noqa: B027
+        """Nothing is known here of what clients keep."""
+
     def set_population(self, population: Population) -> None:
         self.population = population
 
@@ -46,10 +52,10 @@ class BaseEngine(ABC):
     def rejections(self) -> int:
         return 0
 
-    def account(self) -> Tensor | None:
+    def account(self) -> Tree | None:
         return None
 
-    def set_account(self, releases: Tensor | None) -> None:  # noqa: B027
+    def set_account(self, account: Tree | None) -> None:  # noqa: B027
         """Nothing is accounted here (wrappers/privacy.py does)."""
 
     def epsilon(self) -> float | None:
@@ -69,3 +75,18 @@ class BaseEngine(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def newly_kept(states: dict[int, Tree], before: dict[int, Tree], clients: list[int]) -> dict[int, Tree]:
+    """What those of these clients keep that the call under way made keep something."""
+    return {i: states[i] for i in clients if i in before and i in states}
+
+
+def take_back(states: dict[int, Tree], before: dict[int, Tree], clients: list[int]) -> None:
+    """Puts back what these clients kept before the call under way."""
+    for i in clients:
+        old = before.pop(i, None)
+        if old:
+            states[i] = old
+        elif old is not None:
+            states.pop(i, None)

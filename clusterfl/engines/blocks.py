@@ -50,13 +50,35 @@ class Block:
         return take(self.layout)
 
 
+@dataclass(frozen=True)
+class Copied:
+    """A block that travels as bytes, where there is no memory to share."""
+
+    memory: bytes
+    layout: Any
+
+    def value(self) -> Any:
+        return Block(torch.frombuffer(bytearray(self.memory), dtype=torch.uint8), self.layout).value()
+
+
+def travelling(block: Block) -> Block | Copied:
+    """The block as it can go to another process."""
+    return block if block.memory.is_shared() else Copied(block.memory.numpy().tobytes(), block.layout)
+
+
 def own_memory(size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
 
 def shared_memory(size: int) -> Tensor:
-    """Memory that other processes can see; ``share_memory_`` would fill it with a copy first."""
-    return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
+    """Memory that other processes can see; ``share_memory_`` would fill it with a copy first.
+
+    Where there is no room for it (64 MB in a container, too many open files), it is memory of our own.
+    """
+    try:
+        return torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
+    except RuntimeError:
+        return own_memory(size)
 
 
 def _window(memory: Tensor, at: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

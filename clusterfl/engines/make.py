@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +14,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.chunks import Plan
 from clusterfl.engines.config import EngineConfig
 from clusterfl.engines.device import check_device
-from clusterfl.engines.pool import Pool
+from clusterfl.engines.pool import NoRoom, Pool
 from clusterfl.engines.ray import Ray
 from clusterfl.engines.serial import Serial
 from clusterfl.engines.wire import Wire
@@ -24,6 +25,8 @@ from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private, check_pri
 from clusterfl.errors import ConfigError
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,11 @@ def _unwrapped(config: EngineConfig, task: Task, population: Population, device:
         return Wire(task, population)
     plan = Plan(config.name == "stacked" or bool(config.stacked), config.chunk, config.channels_last, config.spread)
     if config.name == "pool":
-        return Pool(task, population, plan, config.workers)
+        try:
+            return Pool(task, population, plan, config.workers)
+        except NoRoom as e:
+            log.warning("%s; this process computes alone, to the same bits", e)
+            return Serial(task, population, plan, device)
     if config.name == "ray":
         return Ray(task, population, plan, config.workers, config.address)
     return Serial(task, population, plan, device)

@@ -3,22 +3,25 @@
 A call is cut into chunks that depend on the call alone, an idle worker takes the next one, and replies
 are put back into client order: the bits are the same with any number of workers. Since the parent
 holds what clients keep, a worker that dies takes nothing with it: it is started again and its chunk is
-asked once more.
+asked once more. So is one that is stopped, or that has not answered in many times the longest time that such
+a chunk has taken so far.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from clusterfl.data.population import Population
-from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.base import BaseEngine, newly_kept, take_back
 from clusterfl.engines.blocks import Block, shared_memory
 from clusterfl.engines.chunks import Plan, in_order, stacking
 from clusterfl.engines.worker import Worker
@@ -30,6 +33,9 @@ from clusterfl.tree import Tree, row
 log = logging.getLogger(__name__)
 
 TRIES = 3  # how often a chunk may kill its worker before the run gives up
+POLL = 5.0  # seconds between looks at workers that do not answer
+PATIENCE = 20.0  # a chunk may take so many times as long as the longest one of its procedure so far …
+SHORTEST = 60.0  # … and never less than so many seconds
 
 # what a worker is asked, kind first: ("run", the call's head, what all clients get, what these clients get)
 # or ("score", one model number per piece, the models, the pieces: test rows)
@@ -49,7 +55,22 @@ class Member(Protocol):
         """(True, a Block) or (False, an exception); raises :class:`Gone`."""
         ...
 
+    def stopped(self) -> bool:
+        """Whether it is known to stand still."""
+        ...
+
     def end(self) -> None: ...
+
+
+@dataclass
+class _Asked:
+    """A job that a worker has, and how long it has been waited for (the time that this process slept apart)."""
+
+    number: int
+    job: Job
+    tries: int
+    began: float
+    waited: float = 0.0
 
 
 class Parallel(BaseEngine):
@@ -61,7 +82,9 @@ class Parallel(BaseEngine):
             raise ValueError(f"workers={workers} should be at least 1")
         self.plan, self.workers = plan or Plan(), workers
         self._kept: dict[int, Tree] = {}
+        self._before: dict[int, Tree] = {}  # what clients kept before the call under way, where it changed that
         self._members: list[Any] = []
+        self._longest: dict[str, float] = {}  # seconds of a chunk, by procedure
         self.set_population(population)
 
     @abstractmethod
@@ -71,9 +94,13 @@ class Parallel(BaseEngine):
     @abstractmethod
     def spawn(self) -> Member: ...
 
+    def respawn(self) -> Member | None:
+        """A worker in place of one that is gone; None where there is no place for it and others go on."""
+        return self.spawn()
+
     @abstractmethod
-    def finished(self, busy: list[Any]) -> list[Any]:
-        """Waits until one of these members at least has answered or died; returns those."""
+    def finished(self, busy: list[Any], timeout: float) -> list[Any]:
+        """Waits until one of these members at least has answered or died, or so many seconds; returns those."""
 
     def pack(self, value: Any) -> Any:
         """Tensors as they travel to workers; packed once, sent with many jobs."""
@@ -89,6 +116,7 @@ class Parallel(BaseEngine):
         self._members = [self.spawn() for _ in range(self.workers)]
 
     def execute(self, call: Call) -> Iterator[Chunk]:
+        self._before = {}
         chunks = list(self._cut(call))
         shared = self.pack(call.shared)
         jobs = (self._job(call, at, shared) for at in chunks)
@@ -107,7 +135,13 @@ class Parallel(BaseEngine):
         return dict(self._kept)
 
     def set_states(self, states: dict[int, Tree]) -> None:
-        self._kept = dict(states)
+        self._kept, self._before = dict(states), {}
+
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        return newly_kept(self._kept, self._before, clients)
+
+    def take_back(self, clients: list[int]) -> None:
+        take_back(self._kept, self._before, clients)
 
     def close(self) -> None:
         self.end_members()
@@ -144,6 +178,7 @@ class Parallel(BaseEngine):
         for j, (fields, kept) in self._spread(jobs, call.label, [int(call.ids[at[0]]) for at in chunks]):
             for i, state in zip(call.ids[chunks[j]].tolist(), kept, strict=False):
                 if state:
+                    self._before.setdefault(i, self._kept.get(i, {}))
                     self._kept[i] = {n: t.clone() for n, t in state.items()}
             yield Chunk(chunks[j], fields)
 
@@ -152,7 +187,7 @@ class Parallel(BaseEngine):
         todo: deque[tuple[int, Job, int]] = deque()
         numbered = enumerate(jobs)
         idle = list(self._members)
-        busy: dict[Member, tuple[int, Job, int]] = {}
+        busy: dict[Member, _Asked] = {}
         while True:
             while idle:
                 if not todo:
@@ -165,43 +200,72 @@ class Parallel(BaseEngine):
                 try:
                     member.send(job)
                 except Gone:
-                    idle.append(self._again(member))
+                    idle += self._again(member)
                     todo.appendleft((number, job, tries))
                     continue
-                busy[member] = (number, job, tries)
+                busy[member] = _Asked(number, job, tries, time.monotonic())
             if not busy:
                 return
-            for member in self.finished(list(busy)):
-                number, job, tries = busy.pop(member)
+            for member in self._answering(busy, label):
+                asked = busy.pop(member)
+                number = asked.number
                 try:
+                    if asked.waited > self._deadline(member, asked, label):
+                        raise Gone(f"no answer in {asked.waited:.0f} s")
                     ok, answer = member.receive()
                 except Gone as e:
-                    idle.append(self._again(member))
-                    log.warning("a worker died in %s (%s); it was started again", label, e)
-                    if tries >= TRIES:
+                    log.warning("a worker is gone in %s (%s); its clients are asked again", label, e)
+                    idle += self._again(member)
+                    if asked.tries >= TRIES:
                         self._drain(list(busy))
                         raise ClientError(label, clients[number], f"its worker died {TRIES} times") from e
-                    todo.append((number, job, tries + 1))
+                    todo.append((number, asked.job, asked.tries + 1))
                     continue
+                self._longest[label] = max(self._longest.get(label, 0.0), time.monotonic() - asked.began)
                 idle.append(member)
                 if not ok:
                     self._drain(list(busy))
                     raise answer
                 yield number, answer.value()
 
+    def _answering(self, busy: dict[Member, _Asked], label: str) -> list[Member]:
+        """Members that have answered or died, or are waited for too long."""
+        while True:
+            began = time.monotonic()
+            ready = self.finished(list(busy), POLL)
+            slept = min(time.monotonic() - began, 2 * POLL)  # a suspended machine, or run, is nobody's delay
+            for member, asked in busy.items():
+                asked.waited = 0.0 if member in ready else asked.waited + slept
+            late = [m for m, asked in busy.items() if asked.waited > self._deadline(m, asked, label)]
+            if ready or late:
+                return [*ready, *late]
+
+    def _deadline(self, member: Member, asked: _Asked, label: str) -> float:
+        """Seconds after which a member is given up; none where nothing is known of such chunks and it goes on."""
+        longest = self._longest.get(label)
+        if longest is None:
+            return SHORTEST if asked.waited > SHORTEST and member.stopped() else float("inf")
+        return max(SHORTEST, PATIENCE * longest) * 2.0 ** (asked.tries - 1)
+
     def _drain(self, busy: list[Member]) -> None:
         """Waits for what is under way, so that the next call finds workers that listen."""
-        for member in busy:
-            try:
-                member.receive()
-            except Gone:
-                self._again(member)
+        while busy:
+            ready = self.finished(busy, SHORTEST)
+            for member in ready or busy:
+                try:
+                    if not ready:
+                        raise Gone("no answer")
+                    member.receive()
+                except Gone:
+                    self._again(member)
+            busy = [member for member in busy if member not in ready] if ready else []
 
-    def _again(self, member: Member) -> Member:
+    def _again(self, member: Member) -> list[Member]:
+        """The worker in place of one that is gone, if there is one."""
         member.end()
-        fresh = self.spawn()
-        self._members[self._members.index(member)] = fresh
-        return fresh
+        fresh = self.respawn()
+        self._members = [m for m in self._members if m is not member] + ([] if fresh is None else [fresh])
+        return [] if fresh is None else [fresh]
 
 
 def answer(worker: Worker, kind: str, head: Any, shared: Any, own: Any) -> tuple[bool, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import signal
 import sys
 import weakref
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,13 +22,16 @@ from torch import Tensor
 from torch import multiprocessing as mp
 
 from clusterfl.data.population import Population, Shards
-from clusterfl.engines.blocks import Block, shared_memory
+from clusterfl.engines.blocks import Block, Copied, own_memory, shared_memory, travelling
 from clusterfl.engines.chunks import Plan
 from clusterfl.engines.memory import keep_memory
 from clusterfl.engines.parallel import Gone, Job, Parallel, answer
 from clusterfl.engines.worker import Worker
+from clusterfl.errors import ClusterflError
 from clusterfl.message import Call, Chunk
 from clusterfl.task import Task
+
+log = logging.getLogger(__name__)
 
 
 class Pool(Parallel):
@@ -35,6 +41,7 @@ class Pool(Parallel):
         self, task: Task, population: Population, plan: Plan | None = None, workers: int | None = None
     ) -> None:
         self._context = mp.get_context("spawn")
+        self._copies = False  # whether a message has found no shared memory
         super().__init__(task, population, plan, workers or os.cpu_count() or 1)
 
     def execute(self, call: Call) -> Iterator[Chunk]:
@@ -46,20 +53,59 @@ class Pool(Parallel):
         yield from super().execute(call)
 
     def place(self, population: Population) -> None:
-        self._shards = (_shared(population.train), _shared(population.test))
+        try:
+            self._shards = (_shared(population.train), _shared(population.test))
+        except RuntimeError as e:
+            raise NoRoom(e) from e
 
     def spawn(self) -> _Member:
         here, there = self._context.Pipe()
-        args = (there, self.task, *self._shards, self.plan)
+        args = (there, self.task, *self._shards, self.plan, _slots_each(self.workers))
         process = self._context.Process(target=_serve, args=args, daemon=True)
-        with _script_hidden(unless=in_script(self.task)), _uninterrupted():
-            process.start()
+        try:
+            with _script_hidden(unless=in_script(self.task)), _uninterrupted():
+                process.start()
+        except RuntimeError as e:
+            if "shared memory" not in str(e):
+                raise
+            raise NoRoom(e) from e
         there.close()
         return _Member(process, here)
 
-    def finished(self, busy: list[Any]) -> list[Any]:
-        ready = wait([member.pipe for member in busy])
+    def finished(self, busy: list[Any], timeout: float) -> list[Any]:
+        ready = wait([member.pipe for member in busy], timeout)
         return [member for member in busy if member.pipe in ready]
+
+    def pack(self, value: Any) -> Any:
+        packed = travelling(Block.of(value, shared_memory))
+        if isinstance(packed, Copied) and not self._copies:
+            log.warning("%s: messages to worker processes are copied, which takes longer", _little_room())
+            self._copies = True
+        return packed
+
+
+class NoRoom(ClusterflError):
+    """Worker processes cannot share what clients hold."""
+
+    def __init__(self, cause: BaseException | str = "") -> None:
+        super().__init__(f"{_little_room()}: worker processes cannot share the clients' data ({cause})")
+
+
+def _little_room() -> str:
+    """How much memory can be shared, in words."""
+    try:
+        free = shutil.disk_usage("/dev/shm").free / 2**20
+    except OSError:
+        return "/dev/shm is not there"
+    return f"/dev/shm has {free:.0f} MB left"
+
+
+def _slots_each(workers: int) -> int:
+    """Answers that a worker may have in shared memory at a time: each costs an open file, here and there."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(4, limit // (4 * workers)) if limit > 0 else 1 << 16
 
 
 def in_script(value: object) -> bool:
@@ -118,16 +164,25 @@ class _Member:
             raise Gone(type(e).__name__) from e
         return ok, self._lease(got, *place) if ok else got
 
-    def _lease(self, layout: Any, number: int, fresh: Tensor | None) -> Block:
+    def _lease(self, layout: Any, number: int, fresh: Tensor | None) -> Block | Copied:
         """The answer in its slot, which is free again once the last tensor that looks into it is gone."""
+        if isinstance(layout, Copied):
+            return layout
         if fresh is not None:
             self.slots.append(fresh.numpy())
         view = self.slots[number][:]
         weakref.finalize(view, self.free.append, number).atexit = False
         return Block(torch.from_numpy(view), layout)
 
+    def stopped(self) -> bool:
+        try:  # "pid (name) state …", where a name may hold anything
+            state = Path(f"/proc/{self.process.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return False
+        return state in ("T", "t")
+
     def end(self) -> None:
-        self.process.terminate()  # first: a pipe that ends while it answers would be an error over there
+        self.process.kill()  # a stopped process heeds nothing less; before its pipe ends, which would be an error there
         self.pipe.close()
         self.process.join()
 
@@ -136,13 +191,13 @@ def _shared(shards: Shards) -> Shards:
     return Shards(*(t.share_memory_() for t in (shards.x, shards.y, shards.rows, shards.offsets)))
 
 
-def _serve(pipe: Connection, task: Task, train: Shards, test: Shards, plan: Plan) -> None:
+def _serve(pipe: Connection, task: Task, train: Shards, test: Shards, plan: Plan, most: int) -> None:
     """A worker's life: take a job, answer it, until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_memory()
     worker = Worker(task, train, test, plan)
-    slots = _Slots()
+    slots = _Slots(most)
     while True:
         try:
             freed, kind, head, shared, own = pipe.recv()
@@ -150,29 +205,37 @@ def _serve(pipe: Connection, task: Task, train: Shards, test: Shards, plan: Plan
             return
         slots.free.update(freed)
         ok, got = answer(worker, kind, head, shared.value(), own.value())
-        pipe.send((True, Block.of(got, slots.room).layout, *slots.taken()) if ok else (False, got))
+        if not ok:
+            pipe.send((False, got))
+            continue
+        block = travelling(Block.of(got, slots.room))
+        pipe.send((True, block if isinstance(block, Copied) else block.layout, *slots.taken()))
 
 
 class _Slots:
     """A worker's shared memory for answers, used again and again: new memory costs a page fault every 4 KB, in the
-    worker and in the parent, and a file handle that travels."""
+    worker and in the parent, and a file handle that travels. Where there is none left, answers travel as bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.memory: list[Tensor] = []
         self.free: set[int] = set()
         self._last, self._fresh = 0, False
 
     def room(self, size: int) -> Tensor:
-        """The smallest free slot that is large enough, or a new one."""
+        """The smallest free slot that is large enough, or a new one, or memory of our own."""
         fitting = [(len(self.memory[j]), j) for j in self.free if size <= len(self.memory[j]) <= max(4 * size, 1 << 16)]
         self._fresh = not fitting
         if fitting:
             self._last = min(fitting)[1]
             self.free.remove(self._last)
-        else:
+            return self.memory[self._last]
+        new = shared_memory(max(size, 1 << 16)) if len(self.memory) < self.most else own_memory(size)
+        self._fresh = new.is_shared()
+        if self._fresh:
             self._last = len(self.memory)
-            self.memory.append(shared_memory(max(size, 1 << 16)))
-        return self.memory[self._last]
+            self.memory.append(new)
+        return new
 
     def taken(self) -> tuple[int, Tensor | None]:
         """The slot of the last answer: its number, and its memory where the parent has not seen it yet."""

@@ -24,10 +24,12 @@ from clusterfl.engines.chunks import Plan
 from clusterfl.engines.memory import keep_memory
 from clusterfl.engines.parallel import Gone, Job, Parallel, answer
 from clusterfl.engines.worker import Worker
-from clusterfl.errors import ConfigError
+from clusterfl.errors import ClusterflError, ConfigError
 from clusterfl.task import Task
 
 log = logging.getLogger(__name__)
+
+START = 60.0  # seconds that an actor may take to find its place
 
 
 class Ray(Parallel):
@@ -65,10 +67,28 @@ class Ray(Parallel):
         actor = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
         return _Member(actor.remote(self.task, *self._shards, self.plan))
 
-    def finished(self, busy: list[Any]) -> list[Any]:
+    def respawn(self) -> _Member | None:
+        """Where the cluster has lost a node and has no spare core, an actor would wait for ever: fewer go on."""
         import ray
 
-        ready, _ = ray.wait([member.answer for member in busy])
+        fresh = self.spawn()
+        ready, _ = ray.wait([fresh.actor.ready.remote()], timeout=START)
+        if ready:
+            return fresh
+        fresh.end()
+        left = len(self._members) - 1
+        if not left:
+            raise ClusterflError(
+                f"no Ray actor is left, and no core for a new one was free in {START:g} s; resume the run once the "
+                "cluster has one"
+            )
+        log.warning("the Ray cluster has no core for an actor in place of one that is gone: %d go on", left)
+        return None
+
+    def finished(self, busy: list[Any], timeout: float) -> list[Any]:
+        import ray
+
+        ready, _ = ray.wait([member.answer for member in busy], timeout=timeout)
         return [member for member in busy if member.answer in ready]
 
     def pack(self, value: Any) -> Any:
@@ -145,6 +165,9 @@ class _Actor:
         keep_memory()
         self.worker = Worker(task, _shards(train), _shards(test), plan)
 
+    def ready(self) -> None:
+        """Answered once the actor has its place."""
+
     def answer(self, kind: str, head: Any, shared: Block, own: Block) -> tuple[bool, Any]:
         ok, got = answer(self.worker, kind, head, shared.value(), own.value())
         return ok, Block.of(got, own_memory) if ok else got
@@ -175,6 +198,9 @@ class _Member:
         except RayError as e:
             raise Gone(type(e).__name__) from e
         return ok, got
+
+    def stopped(self) -> bool:
+        return False
 
     def end(self) -> None:
         import ray

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clusterfl.data.population import Population
-from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.base import BaseEngine, newly_kept, take_back
 from clusterfl.engines.chunks import Plan
 from clusterfl.engines.worker import Worker
 from clusterfl.message import Call, Chunk
@@ -30,6 +30,7 @@ class Serial(BaseEngine):
         self.worker.set_shards(population.train, population.test)
 
     def execute(self, call: Call) -> Iterator[Chunk]:
+        self.worker.before = {}
         yield from self.worker.run(call)
 
     def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tree]:
@@ -39,7 +40,13 @@ class Serial(BaseEngine):
         return dict(self.worker.states)
 
     def set_states(self, states: dict[int, Tree]) -> None:
-        self.worker.states = dict(states)
+        self.worker.states, self.worker.before = dict(states), {}
+
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        return newly_kept(self.worker.states, self.worker.before, clients)
+
+    def take_back(self, clients: list[int]) -> None:
+        take_back(self.worker.states, self.worker.before, clients)
 
 
 class Stacked(Serial):

@@ -61,6 +61,7 @@ class Wire(Serial):
         self.wire_down = self.wire_up = self.dropped = 0
 
     def execute(self, call: Call) -> Iterator[Chunk]:
+        self.worker.before = {}
         for p, i in enumerate(call.ids.tolist()):
             each = {n: take_row(v, p) for n, v in call.each.items()}
             # the client's key is different in every call of every round, so no old reply can pass for this one
@@ -82,6 +83,8 @@ class Wire(Serial):
             fields = self._receive(call, i, token, self.transport(self._far_side(codec.pack(request))))
             if fields is not None:
                 yield Chunk(torch.tensor([p]), stack_fields([fields]))
+            else:
+                self.take_back([i])
 
     def _receive(self, call: Call, client: int, token: int, messages: list[bytes]) -> Fields | None:
         """The one answer among what arrived; everything else is dropped and logged."""

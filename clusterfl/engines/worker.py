@@ -17,6 +17,7 @@ from clusterfl.errors import ClientError
 from clusterfl.evaluate import row_scores
 from clusterfl.keys import fold_in
 from clusterfl.message import Call, Chunk, Fields, check_reply, take_row, take_rows
+from clusterfl.parts.local import check_hidden
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row, stack
 
@@ -32,6 +33,7 @@ class Worker:
         self.task = task.in_channels_last(plan.channels_last and not plan.stacked)  # vmap orders memory its own way
         self.set_shards(train, test)
         self.states: dict[int, Tree] = {}
+        self.before: dict[int, Tree] = {}  # what clients kept before the call under way, where it changed that
 
     def set_shards(self, train: Shards, test: Shards) -> None:
         """What clients have, from now on."""
@@ -65,10 +67,11 @@ class Worker:
             reply = dict(getattr(call.method, call.name)(me, **shared, **each))
             if not call.server:
                 check_reply(call, reply, me.kept, {**shared, **each})
+                check_hidden(call.method, reply, call.declared, me)
         except Exception as e:
             raise ClientError(call.label, i, f"{type(e).__name__}: {e}") from e
         if me.kept and not call.measure:
-            self.states[i] = {**self.states.get(i, {}), **_cpu(me.kept)}
+            self._keep(i, _cpu(me.kept))
         fields: Fields = _cpu(reply)
         return fields
 
@@ -129,6 +132,7 @@ class Worker:
             reply = dict(procedure(me, **shared, **each))
             if not call.server:
                 check_reply(call, reply, me.kept, {**shared, **each})
+                check_hidden(call.method, reply, call.declared, me)
             return reply, me.kept
 
         n_train_d, n_test_d = n_train.to(self.device), n_test.to(self.device)
@@ -139,9 +143,13 @@ class Worker:
         if kept_out and not call.measure:
             kept = _cpu(kept_out)
             for j, i in enumerate(ids.tolist()):
-                self.states[i] = {**self.states.get(i, {}), **row(kept, j)}
+                self._keep(i, row(kept, j))
         out: Fields = _cpu(fields)
         return out
+
+    def _keep(self, i: int, kept: Tree) -> None:
+        self.before.setdefault(i, self.states.get(i, {}))
+        self.states[i] = {**self.states.get(i, {}), **kept}
 
     def _culprit(self, call: Call, positions: Tensor, cause: Exception) -> ClientError:
         """Runs a failed chunk's clients alone, to name the one that fails."""

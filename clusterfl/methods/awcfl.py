@@ -45,6 +45,7 @@ class AWCFL(Method[Mixed]):
     name: ClassVar[str] = "awcfl"
     summary: ClassVar[str] = "any clustered base; each cluster's model takes in a share beta of the others'"
     paper: ClassVar[str] = "Li, Yan, Computer Science 50(11A), 2023"
+    sums: ClassVar[bool] = True  # it adds nothing to what its base asks for
 
     base: Method[Any] = option(CFL(), "the clustered method around which it works")
     beta: float = option(0.5, "share of the other clusters' models")

@@ -32,6 +32,7 @@ class Ditto(Method[Single]):
     summary: ClassVar[str] = "FedAvg, and a personal model of each client that is held near the global one"
     paper: ClassVar[str] = "Li, Hu, Beirami, Smith, ICML 2021"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()
     lam: float = option(1.0, "how strongly a client's own model is drawn to the global one")
@@ -56,6 +57,9 @@ class Ditto(Method[Single]):
 
     def admit(self, state: Single, cohort: Cohort) -> Served:
         return self.serve(state, cohort.ids)
+
+    def only_sums(self) -> bool:
+        return super().only_sums() and isinstance(self.aggregate, Mean)
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + bytes_of(self.weights)

@@ -29,6 +29,7 @@ from clusterfl.parts.aggregate import MeanBy, mean_all, mean_by
 from clusterfl.parts.kmeans import kmeans
 from clusterfl.parts.labels import label_ratios, one_hot_labels
 from clusterfl.parts.local import SGD, clipped, sgd
+from clusterfl.parts.maml import first_order
 from clusterfl.parts.prox import proximal
 from clusterfl.parts.similarity import Similarity, keep_names, mean_by_cluster, pairwise, signature, similarity
 from clusterfl.parts.start import first_net
@@ -38,6 +39,8 @@ from clusterfl.tree import Tree, put, repeat, row, select, take, unvector, vecto
 log = logging.getLogger(__name__)
 
 Recipe = Literal["robust", "literal"]
+Optimizer = Literal["adam", "sgd"]
+Order = Literal["flow-first", "encoder-first"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,18 @@ class FCCA(Method[FCCAState]):
     local: SGD = SGD()
     prox: float = option(0.0, "+Prox: strength of the pull towards the received encoder and head")
     per: bool = option(False, "+Per: every client goes on with a head of its own")
+    meta: float = option(0.0, "+PerFedAvg: the inner step of first-order MAML, and the client's own step; 0: none")
     alpha: float = option(1.0, "weight of the UNKNOWN samples (eq. 3); 0: none")
     warmup: int = option(10, "rounds that flows train before they are compared; one head for all until then")
     centred: bool = option(False, "clients send the means of their labels; flows learn only what lies around these")
-    recipe: Recipe = option("robust", "how flows are trained; the paper's letter makes them diverge")
+    order: Order = option("flow-first", "flows see the encoder as received (Fig. 1) or as trained (Algorithm 1)")
+    recipe: Recipe = option("robust", "how flows are trained; 'literal' (the paper's) makes deep ones diverge")
+    optimizer: Optimizer | None = option(None, "of the flows; unset: 'adam' (clipped) with 'robust', else 'sgd'")
+    standardised: bool | None = option(None, "flows see features of mean 0 and deviation 1; unset: with 'robust'")
+    per_dim: bool | None = option(None, "the flows' loss is divided by their dimension; unset: with 'robust'")
     flow_steps: int = option(20, "steps of a client's flow in a round")
     flow_batch: int = option(64, "features in a step, and as many UNKNOWN samples")
-    flow_lr: float | None = option(None, "unset: 0.005 with 'robust' (Adam), 0.01 with 'literal' (SGD)")
+    flow_lr: float | None = option(None, "unset: 0.005 with 'adam', 0.01 with 'sgd'")
     dim: int = option(64, "features of a flow; more of them are projected to so many")
     blocks: int = option(4, "couplings of a flow")
     hidden: int = option(64, "width of a coupling's nets")
@@ -81,9 +89,14 @@ class FCCA(Method[FCCAState]):
     def __post_init__(self) -> None:
         at_least(1, self, "k", "flow_steps", "flow_batch", "blocks", "hidden", "draws", "restarts")
         at_least(2, self, "dim")
-        at_least(0, self, "warmup", "prox", "alpha")
+        at_least(0, self, "warmup", "prox", "alpha", "meta")
         above(0, self, "flow_lr", "clamp")
         one_of(Recipe, self, "recipe")
+        one_of(Order, self, "order")
+        if self.optimizer is not None:
+            one_of(Optimizer, self, "optimizer")
+        if self.meta and self.prox:
+            raise ValueError(f"meta={self.meta} should be 0 with prox={self.prox}: they are two local objectives")
 
     # -- the server ------------------------------------------------------------------------------------
 
@@ -118,7 +131,7 @@ class FCCA(Method[FCCAState]):
         return replace(state, centers=select(whole, centers), assign=assign, moments=moments)
 
     def serve(self, state: FCCAState, ids: Tensor) -> Served:
-        return serve_clusters(state, ids, personal=self.per)
+        return serve_clusters(state, ids, personal=self.personal)
 
     def admit(self, state: FCCAState, cohort: Cohort) -> Served:
         """A new client trains its flow as long as the others did before the first clustering."""
@@ -131,13 +144,21 @@ class FCCA(Method[FCCAState]):
         index = put(torch.zeros(len(cohort), dtype=torch.int64), _places(got.ids, cohort.ids), scores.argmax(dim=1))
         if self.per:
             cohort.run(self.tune_head, theta=take(state.centers, index))
-        return Served(state.centers, index, personal=self.per)
+        return Served(state.centers, index, personal=self.personal)
 
     def cost(self, task: Task) -> tuple[int, int]:
         flow = self.flow(task)
         moments = 2 * flow.dim * 4
         means = flow.classes * flow.dim * 4 if self.centred else 0
         return task.size + moments, task.size + moments + 4 * _start(flow).numel() + means + 4
+
+    @property
+    def personal(self) -> bool:
+        return self.per or self.meta > 0
+
+    def literal(self, part: bool | None) -> bool:
+        """Whether a part of the flows' training is the paper's, where it is not set by itself."""
+        return self.recipe == "literal" if part is None else not part
 
     def similarity(self, state: FCCAState) -> tuple[Similarity, Tensor]:
         """B, P and S of the clients that have trained a flow, and the ids of these clients."""
@@ -179,7 +200,7 @@ class FCCA(Method[FCCAState]):
 
     def _moments(self, raw: Tensor) -> Tensor:
         """Mean and deviation from the means of the features and of their squares."""
-        if self.recipe == "literal":
+        if self.literal(self.standardised):
             return torch.stack([torch.zeros_like(raw[0]), torch.ones_like(raw[1])])
         std = (raw[1] - raw[0].square()).clamp(min=0.0).sqrt()
         # a unit that is dead now may come to life before the next moments arrive
@@ -204,17 +225,19 @@ class FCCA(Method[FCCAState]):
         own_head=Kept("its head"),
     )
     def train(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
-        # The flow sees the encoder as received, which is the same for every client (Fig. 1, step 1); Algorithm 1
-        # trains the encoder first, and then no two clients' features would live in the same space.
-        z = self._features(me, theta)
-        flow, sent = self._describe(me, z, moments, self.flow_steps)
-        me.keep(own_flow=flow)
+        # Fig. 1 shows the flow the encoder as received, which is the same for every client; Algorithm 1 trains the
+        # encoder first, and then no two clients' features live in quite the same space.
+        received = theta
         if self.per:
             theta = {**theta, **(me.tree("own_head") or {})}
-        theta = sgd(me, theta, self.local, proximal(theta, self.prox))
+        pull = proximal(theta, self.prox)
+        theta = sgd(me, theta, self.local, first_order(me, self.local, self.meta) if self.meta else pull)
         head = select(theta, me.task.head)
         if self.per:
             me.keep_tree("own_head", head)
+        z = self._features(me, received if self.order == "flow-first" else theta)
+        flow, sent = self._describe(me, z, moments, self.flow_steps)
+        me.keep(own_flow=flow)
         body = {n: t for n, t in theta.items() if n not in head}
         return {"n": me.size, "body": body, "head": head, "flow": sent, "moments": _raw_moments(me, z)}
 
@@ -231,7 +254,8 @@ class FCCA(Method[FCCAState]):
 
     @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
-        return {"theta": {**theta, **(me.tree("own_head") or {})} if self.per else theta}
+        theta = {**theta, **(me.tree("own_head") or {})} if self.per else theta
+        return {"theta": sgd(me, theta, replace(self.local, lr=self.meta, steps=1)) if self.meta else theta}
 
     def _features(self, me: Client, theta: Tree) -> Tensor:
         """``[n, d]``: the encoder's output on all train data, projected if it is too wide for a flow."""
@@ -267,9 +291,11 @@ class FCCA(Method[FCCAState]):
             w = torch.cat([w / w.sum(), share.expand(self.flow_batch)])
             x = torch.cat([batch.x, unknown])
             onehot = F.one_hot(torch.cat([batch.y, labels]), classes).to(x.dtype)
-            return vector(flow.gradient(unvector(at, _like(flow)), x, onehot, w, per_dim=self.recipe == "robust"))
+            return vector(
+                flow.gradient(unvector(at, _like(flow)), x, onehot, w, per_dim=not self.literal(self.per_dim))
+            )
 
-        if self.recipe == "literal":
+        if self.literal(None if self.optimizer is None else self.optimizer == "adam"):
             for step in range(steps):
                 found = found - (self.flow_lr or 0.01) * gradient(found, step)
         else:

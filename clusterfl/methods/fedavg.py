@@ -28,6 +28,7 @@ class FedAvg(Method[Single]):
     summary: ClassVar[str] = "one global model, the size-weighted mean of local models"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()
     weights: Weights = option("size", "how much a client counts in the mean")
@@ -50,6 +51,9 @@ class FedAvg(Method[Single]):
 
     def admit(self, state: Single, cohort: Cohort) -> Served:
         return self.serve(state, cohort.ids)
+
+    def only_sums(self) -> bool:
+        return super().only_sums() and isinstance(self.aggregate, Mean)
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + bytes_of(self.weights)

@@ -28,6 +28,7 @@ class FedAvgFT(Method[Single]):
     summary: ClassVar[str] = "FedAvg, then every client fine-tunes the global model on its own data"
     paper: ClassVar[str] = "Yu, Bagdasaryan, Shmatikov, 2020"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
     runs = (FedAvg,)
 
     local: SGD = SGD()

@@ -29,6 +29,7 @@ class FedDANE(Method[Single]):
     summary: ClassVar[str] = "two exchanges a round: the mean gradient, then local training corrected by it"
     paper: ClassVar[str] = "Li et al., Asilomar 2019"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()
     mu: float = option(0.0, "strength of the pull towards the global model; the authors' script has none")

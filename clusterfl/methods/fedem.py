@@ -16,7 +16,7 @@ from clusterfl.method import Clusters, Method, Served, admitted, log_clusters
 from clusterfl.parts.aggregate import MeanBy, Weights, bytes_of, reply, weight_field
 from clusterfl.parts.local import SGD, Losses, Train
 from clusterfl.parts.mixture import e_step, fit_pi, m_step, sample_losses, train_mixture, uniform
-from clusterfl.parts.start import Start, Strategy
+from clusterfl.parts.start import SUMMED, Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, repeat, row
 
@@ -31,6 +31,7 @@ class FedEM(Method[Clusters]):
     name: ClassVar[str] = "fedem"
     summary: ClassVar[str] = "K models both ways; each client answers with its own mixture of them, fitted by EM"
     paper: ClassVar[str] = "Marfoq, Neglia, Bellet, Kameni, Vidal, NeurIPS 2021"
+    sums: ClassVar[bool] = True
     mixture: ClassVar[bool] = True
     runs = (Train, Losses)
 
@@ -61,6 +62,9 @@ class FedEM(Method[Clusters]):
         got = cohort.run(self.place, {"centers": state.centers})
         index = admitted(state.centers, cohort, got, got["s"]).index
         return Served(state.centers, index, personal=True, shared={"centers": state.centers})
+
+    def only_sums(self) -> bool:
+        return super().only_sums() and self.start in SUMMED
 
     def cost(self, task: Task) -> tuple[int, int]:
         return self.k * task.size, self.k * task.size + 8 + bytes_of(self.weights)

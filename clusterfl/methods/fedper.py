@@ -41,6 +41,7 @@ class FedPer(Method[Single]):
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
     clustered: ClassVar[bool] = False
     needs = ("hidden layer",)
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()
     layers: int = option(1, "the last layers that stay on the client (the classifier); 0 is FedAvg")

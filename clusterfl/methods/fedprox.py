@@ -29,6 +29,7 @@ class FedProx(Method[Single]):
     summary: ClassVar[str] = "FedAvg with a proximal term that holds local models near the global one"
     paper: ClassVar[str] = "Li et al., MLSys 2020"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()
     mu: float = option(0.1, "strength of the proximal term; of the paper's 0.001 to 1 the value of FeSEM's comparison")

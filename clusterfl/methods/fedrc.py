@@ -18,7 +18,7 @@ from clusterfl.parts.aggregate import MeanBy, Weights, bytes_of, reply, weight_f
 from clusterfl.parts.labels import one_hot_labels
 from clusterfl.parts.local import SGD, Losses, Train
 from clusterfl.parts.mixture import e_step, fit_pi, m_step, sample_losses, train_mixture, uniform
-from clusterfl.parts.start import Start, Strategy
+from clusterfl.parts.start import SUMMED, Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, repeat, row
 
@@ -43,6 +43,7 @@ class FedRC(Method[Concepts]):
     name: ClassVar[str] = "fedrc"
     summary: ClassVar[str] = "FedEM whose responsibilities are divided by each cluster's label frequencies"
     paper: ClassVar[str] = "Guo, Tang, Lin, ICML 2024"
+    sums: ClassVar[bool] = True
     mixture: ClassVar[bool] = True
     runs = (Train, Losses)
 
@@ -78,6 +79,9 @@ class FedRC(Method[Concepts]):
     def mixing(self, state: Concepts, index: Tensor) -> Served:
         shared: dict[str, Payload] = {"centers": state.centers, "labels": state.labels}
         return Served(state.centers, index, personal=True, shared=shared)
+
+    def only_sums(self) -> bool:
+        return super().only_sums() and self.start in SUMMED
 
     def cost(self, task: Task) -> tuple[int, int]:
         both = self.k * task.size + 4 * self.k * task.classes

@@ -27,6 +27,7 @@ class FedSGD(Method[Single]):
     summary: ClassVar[str] = "one full-batch gradient per client, one server step on their size-weighted mean"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()  # its lr, lr_decay, weight_decay and clip: there is one step per round by definition
 

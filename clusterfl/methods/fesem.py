@@ -7,7 +7,7 @@ distances and means are taken.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ class FeSEM(Method[Clusters]):
     local: SGD = SGD()
     start: Strategy = option("kmeans-local", "where the centres start: 'pure clustering 20 times' (section 6.1.4)")
     proximal: float = option(0.1, "lambda of eq. 7; the authors' code trains with 0")
+    by_size: bool = option(False, "eq. 7's weights: small clients are held nearer to their centre than large ones")
     distance_layers: Layers = option("all", "which layers are compared; the authors' code has one")
     weights: Weights = option("uniform", "how much a client counts in the mean")
     matched: bool = option(False, "FeSEM-MA (section 5.1)")
@@ -59,7 +60,9 @@ class FeSEM(Method[Clusters]):
         return Start(self.start).clusters(task, cohort, key, self.k, self.local)
 
     def round(self, state: Clusters, cohort: Cohort) -> Clusters:
-        got = cohort.run(self.local_update, theta=take(state.centers, state.assign[cohort.ids]))  # lines 8-13
+        # eq. 7 over alpha_i is L + lambda / (m alpha_i) Dist, and m alpha_i is a client's size over the mean size
+        typical = {"typical": cohort.run(self.size)["n"].mean()} if self.by_size else {}
+        got = cohort.run(self.local_update, typical, theta=take(state.centers, state.assign[cohort.ids]))  # lines 8-13
         theta, s = self.e_step(cohort, got["theta"], state.centers)  # lines 3-5, eq. 8
         weights = got["n"] if self.weights == "size" else None
         centers = mean_by(theta, s, old=state.centers, weights=weights)  # lines 6-7, eq. 9
@@ -76,7 +79,8 @@ class FeSEM(Method[Clusters]):
         return admitted(state.centers, cohort, got, got["losses"].argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:
-        return task.size, task.size + bytes_of(self.weights)
+        extra = 4 if self.by_size else 0  # the mean size down, its own size up
+        return task.size + extra, task.size + bytes_of(self.weights) + extra
 
     def e_step(self, cohort: Cohort, theta: Tree, centers: Tree) -> tuple[Tree, Tensor]:
         """The models, in the order of their centre's neurons if they are matched, and their clusters."""
@@ -96,6 +100,12 @@ class FeSEM(Method[Clusters]):
         return stack(best), scores.argmin(dim=1)
 
     @on_client(theta=Model(of="theta"), n=Weight())
-    def local_update(self, me: Client, theta: Tree) -> dict[str, Payload]:
+    def local_update(self, me: Client, theta: Tree, typical: Any = None) -> dict[str, Payload]:
         """Algorithm 2: N steps on eq. 7, whose alpha_i and 1/m cancel for clients of equal size."""
-        return reply(me, self.weights, theta=sgd(me, theta, self.local, proximal(theta, self.proximal)))
+        plain = typical is None or not self.proximal
+        pull = self.proximal if plain else self.proximal * typical / me.size.clamp(min=1.0)
+        return reply(me, self.weights, theta=sgd(me, theta, self.local, proximal(theta, pull)))
+
+    @on_client(n=Weight())
+    def size(self, me: Client) -> dict[str, Payload]:
+        return {"n": me.size}

@@ -17,7 +17,7 @@ from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, l
 from clusterfl.parts.aggregate import MeanBy
 from clusterfl.parts.local import SGD, Losses, Train, losses, sgd
 from clusterfl.parts.server_optimizer import adam_towards, no_moments, only_where, towards
-from clusterfl.parts.start import Start, Strategy
+from clusterfl.parts.start import SUMMED, Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, pick, put
 
@@ -41,6 +41,7 @@ class HypCluster(Method[Hypotheses]):
     summary: ClassVar[str] = "IFCA's loop with size-weighted updates, a server optimiser and a farthest-first start"
     paper: ClassVar[str] = "Mansour, Mohri, Ro, Suresh, 2020"
     runs = (Train, Losses)
+    sums: ClassVar[bool] = True  # of K blocks each, zero but for the chosen one
 
     k: int = option(4, "hypotheses")
     local: SGD = SGD()
@@ -80,6 +81,9 @@ class HypCluster(Method[Hypotheses]):
         got = cohort.run(Losses().losses, {"centers": state.centers})
         log_margin(cohort, got["losses"])
         return admitted(state.centers, cohort, got, got["losses"].argmin(dim=1))
+
+    def only_sums(self) -> bool:
+        return super().only_sums() and self.start in SUMMED
 
     def cost(self, task: Task) -> tuple[int, int]:
         return self.k * task.size, task.size + 8 + 4

@@ -15,7 +15,7 @@ from clusterfl.message import Cluster, Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, reply, weight_field
 from clusterfl.parts.local import SGD, Losses, Train, losses, sgd
-from clusterfl.parts.start import Start, Strategy
+from clusterfl.parts.start import SUMMED, Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, pick, put
 
@@ -28,6 +28,7 @@ class IFCA(Method[Clusters]):
     summary: ClassVar[str] = "K models down, each client trains the one of least loss on its train data"
     paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020"
     runs = (Train, Losses)
+    sums: ClassVar[bool] = True  # of K blocks each, zero but for the chosen one
 
     k: int = option(4, "clusters")
     local: SGD = SGD()
@@ -58,6 +59,9 @@ class IFCA(Method[Clusters]):
         got = cohort.run(Losses().losses, {"centers": state.centers})
         log_margin(cohort, got["losses"])
         return admitted(state.centers, cohort, got, got["losses"].argmin(dim=1))
+
+    def only_sums(self) -> bool:
+        return super().only_sums() and isinstance(self.aggregate, Mean) and self.start in SUMMED
 
     def cost(self, task: Task) -> tuple[int, int]:
         return self.k * task.size, task.size + 8 + bytes_of(self.weights)

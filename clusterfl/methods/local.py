@@ -27,6 +27,7 @@ class Local(Method[Single]):
     name: ClassVar[str] = "local"
     summary: ClassVar[str] = "every client trains alone; nothing is exchanged"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()
 

@@ -34,6 +34,7 @@ class PerFedAvg(Method[Single]):
     summary: ClassVar[str] = "MAML over clients: a global start that one local step makes personal"
     paper: ClassVar[str] = "Fallah, Mokhtari, Ozdaglar, NeurIPS 2020"
     clustered: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
 
     local: SGD = SGD()  # the outer steps: its lr is the paper's beta
     alpha: float = option(0.01, "the inner step, and the personal one")

@@ -1,8 +1,9 @@
 """Where the K centres start. It decides much of what clustering finds (docs/initialisation.md).
 
-Methods that compare a client's *trained* model with the old centres (FeSEM, MD-ICFL, FedDS) may freeze when
-the centres start far apart: a client began at its own centre, which therefore tends to stay the nearest. From
-equal centres every tie goes to index 0 and all but one cluster die.
+Methods that compare a client's *trained* model with the old centres (FeSEM, MD-ICFL, FedDS) tend to keep what they
+start with: a client began at its own centre. From random nets FeSEM, which compares weights, never moves anybody;
+MD-ICFL and FedDS, which compare answers, do once models are trained for long enough, and may end in the wrong place.
+From equal centres every tie goes to index 0 and all but one cluster die.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clusterfl.parts.aggregate import MeanBy, mean_by, mean_of
 from clusterfl.parts.kmeans import kmeans
 from clusterfl.parts.local import SGD, Losses, Train
 from clusterfl.task import Task
-from clusterfl.tree import Tree, repeat, rows, take
+from clusterfl.tree import Tree, put, repeat, rows, take
 
 Strategy = Literal[
     "independent",
@@ -33,7 +34,12 @@ Strategy = Literal[
     "loss-pp",
     "resample-balanced",
     "shared-body",
+    "misplaced",
 ]
+
+
+# ask for nothing, or for sums over clusters that the server has drawn itself
+SUMMED: tuple[Strategy, ...] = ("independent", "identical-noise", "random-partition", "shared-body")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Start(Registered):
 
     name: Strategy = "kmeans-local"
     restarts: int = option(20, "k-means restarts (FeSEM, section 4.2)")
+    misplace: float = option(1 / 3, "misplaced: the share of clients that is moved away from where k-means puts it")
     noise: float = option(1e-3, "identical-noise: standard deviation")
     share: float | None = option(None, "resample-balanced: least share of clients per cluster; unset: IFCA's")
     tries: int = option(200, "resample-balanced: redraws before giving up")
@@ -63,6 +70,7 @@ class Start(Registered):
             "loss-pp": self._loss_pp,
             "resample-balanced": self._balanced,
             "shared-body": self._shared_body,
+            "misplaced": self._misplaced,
         }[self.name]
         return maker(task, cohort, key, k, local)
 
@@ -89,14 +97,22 @@ class Start(Registered):
     def _kmeans_local(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """One local round from ONE common net, k-means of the updates, centres are the cluster means."""
         start, got = _local_round(task, cohort, key, local)
+        found = self._groups(task, start, got, key, k)
+        return _means(start, got, found, len(cohort), k)
+
+    def _misplaced(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
+        """The same with some clients in a wrong cluster, and the means of these: can a method mend it?"""
+        start, got = _local_round(task, cohort, key, local)
+        found, wrong = self._groups(task, start, got, key, k), keys.fold_in(key, "misplaced")
+        some = keys.choice(wrong, len(found), round(self.misplace * len(found)))
+        away = 1 + keys.randint(keys.fold_in(wrong, "where"), k - 1, len(some))
+        return _means(start, got, put(found, some, (found[some] + away) % k), len(cohort), k)
+
+    def _groups(self, task: Task, start: Tree, got: Replies, key: Key, k: int) -> Tensor:
+        """k-means of how far clients moved from a common start."""
         if k > len(got):
             raise ValueError(f"k={k} should not exceed the {len(got)} clients that answered the first round")
-        seed = keys.fold_in(key, "kmeans")
-        found = kmeans(_moves(got["theta"], start, task.params), k, seed, self.restarts)
-        # a client that did not answer waits in cluster 0 until its first round
-        ids = torch.zeros(len(cohort), dtype=torch.int64)
-        ids[got.ids] = found
-        return Clusters(mean_by(got["theta"], found, old=repeat(start, k)), ids)
+        return kmeans(_moves(got["theta"], start, task.params), k, keys.fold_in(key, "kmeans"), self.restarts)
 
     def _loss_pp(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """Farthest first by loss (FedJAX's HypCluster): each next centre is the model of the client that
@@ -160,6 +176,13 @@ def _local_round(task: Task, cohort: Cohort, key: Key, local: SGD) -> tuple[Tree
     """One net, and what every client makes of it."""
     start = first_net(task, key)
     return start, cohort.run(Train(local).train, {"theta": start})
+
+
+def _means(start: Tree, got: Replies, found: Tensor, n: int, k: int) -> Clusters:
+    """The means of the groups that were found; a client that did not answer waits in cluster 0."""
+    ids = torch.zeros(n, dtype=torch.int64)
+    ids[got.ids] = found
+    return Clusters(mean_by(got["theta"], found, old=repeat(start, k)), ids)
 
 
 def _moves(theta: Tree, start: Tree, names: tuple[str, ...]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,11 @@ def metric_figures(run: Run) -> list[Figure]:
         )
     ]
     if run.clustered:
-        found = by_cluster(values, assign)
-        shown = sorted(found, key=lambda k: (-(run.last == k).sum(), k))[:LINES]
-        each = [Curve(f"cluster {k}", x, found[k], k) for k in sorted(shown)]
-        left_out = f" The {LINES} largest of {len(found)} clusters are drawn." if len(found) > LINES else ""
+        clusters, sizes = np.unique(assign, return_counts=True)
+        shown = sorted(clusters[np.argsort(-sizes, kind="stable")[:LINES]].tolist())
+        found = by_cluster(values, assign, shown)
+        each = [Curve(f"cluster {k}", x, found[k], k) for k in shown]
+        left_out = f" The {LINES} largest of {len(clusters)} clusters are drawn." if len(clusters) > LINES else ""
         drawing = curves(each, title=f"{run.metric.name} of each cluster", x_name="round", unit=unit)
         note = "Mean over the clients that were in the cluster in that round." + left_out
         figures.append(Figure(f"{run.metric.name.capitalize()} of each cluster", drawing, note))
@@ -58,14 +59,14 @@ def five_worst(values: np.ndarray, *, higher: bool) -> np.ndarray:
     return means
 
 
-def by_cluster(values: np.ndarray, assign: np.ndarray) -> dict[int, np.ndarray]:
-    """``[T]`` for each cluster that ever had clients; NaN in rounds in which it had none."""
+def by_cluster(values: np.ndarray, assign: np.ndarray, clusters: Sequence[int]) -> dict[int, np.ndarray]:
+    """``[T]`` for each of these clusters: the mean of its clients; NaN in rounds in which it had none."""
     found = {}
-    for k in np.unique(assign).tolist():
+    for k in clusters:
         inside = (assign == k) & np.isfinite(values)
         count = inside.sum(axis=1)
         total = np.where(inside, values, 0.0).sum(axis=1)
-        found[int(k)] = np.where(count > 0, total / np.maximum(count, 1), math.nan)
+        found[k] = np.where(count > 0, total / np.maximum(count, 1), math.nan)
     return found
 
 

@@ -29,7 +29,7 @@ def scalars(moment: Moment) -> dict[str, float]:
     logged: dict[str, Any] = row.pop("logged")
     row.pop("round")
     found = {name: value for name, value in row.items() if value is not None}
-    for k, (mean, size) in by_cluster(moment.record).items():
+    for k, (mean, size) in by_cluster(moment.record).items() if moment.method.clustered else ():
         found[f"cluster_{k}/clients"] = size
         if math.isfinite(mean):
             found[f"cluster_{k}/accuracy_mean"] = mean

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from clusterfl.config.tables import Table
-from clusterfl.reproduce.spec import METRICS, Experiment
+from clusterfl.reproduce.spec import METRICS, Cell, Experiment
 from clusterfl.reproduce.store import Results
+
+Verdict = Literal["within", "above", "below", "void"]
+MARKS: dict[Verdict, str] = {"within": "✓", "above": "▲", "below": "▽", "void": "∅"}
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,8 @@ class Figure:
     paper: float | None
     ours: tuple[float, ...] = ()  # one per seed
     void: int = 0  # seeds whose run has no such number, as there is no accuracy abroad with one cluster
+    spread: float | None = None  # the paper's ±
+    reading: bool = False  # of the paper's figure in another reading, which is counted apart
 
     @property
     def mean(self) -> float | None:
@@ -30,19 +38,25 @@ class Figure:
         return statistics.stdev(self.ours) if len(self.ours) > 1 else 0.0
 
     @property
-    def reproduced(self) -> bool | None:
-        """Ours is at least the paper's minus 1.5 points (ARI: 0.05); None where there is nothing to compare."""
+    def verdict(self) -> Verdict | None:
+        """Within 1.5 points of the paper's (ARI: 0.05), above or below; void where a seed has no such number; None
+        where there is nothing to compare."""
         within = METRICS[self.metric].within
         if self.paper is None or within is None or not (self.ours or self.void):
             return None
-        return self.mean is not None and not self.void and self.mean >= self.paper - within - 1e-9
+        if self.mean is None or self.void:
+            return "void"
+        off = self.mean - self.paper
+        return "within" if abs(off) <= within + 1e-9 else "above" if off > 0 else "below"
 
     @property
     def text(self) -> str:
         ours = "–" if self.mean is None else f"{self.mean:.2f}"
-        spread = f" ± {self.std:.2f}" if len(self.ours) > 1 else ""
-        spread += f" ({self.void} without)" if self.void else ""
-        return f"{ours}{spread} / {'–' if self.paper is None else f'{self.paper:g}'}{' ✓' if self.reproduced else ''}"
+        ours += f" ± {self.std:.2f}" if len(self.ours) > 1 else ""
+        ours += f" ({self.void} without)" if self.void else ""
+        theirs = "–" if self.paper is None else f"{self.paper:g}"
+        theirs += "" if self.spread is None else f" ± {self.spread:g}"
+        return f"{ours} / {theirs}" + (f" {MARKS[self.verdict]}" if self.verdict else "")
 
 
 @dataclass(frozen=True)
@@ -55,12 +69,14 @@ class Comparison:
     results: tuple[Table, ...]
 
     @property
-    def reproduced(self) -> int:
-        return sum(f.reproduced is True for f in self.figures)
+    def verdicts(self) -> Counter[str]:
+        """How many of the paper's figures were run, and what came out; other readings apart."""
+        return Counter(f.verdict for f in self.figures if f.verdict and not f.reading)
 
     @property
-    def compared(self) -> int:
-        return sum(f.reproduced is not None for f in self.figures)
+    def readings(self) -> Counter[str]:
+        """The same of the figures that were run in another reading."""
+        return Counter(f.verdict for f in self.figures if f.verdict and f.reading)
 
     @property
     def seeds(self) -> list[int]:
@@ -68,11 +84,13 @@ class Comparison:
 
     @property
     def count(self) -> str:
-        """How many of how many, over how many seeds, in words."""
+        """How many of the paper's figures, and over how many seeds, in words."""
         runs = sorted({len(f.ours) + f.void for f in self.figures} - {0})
         seeds = " to ".join(str(n) for n in dict.fromkeys(runs[:1] + runs[-1:])) or "0"
         seeds += " seed" if seeds == "1" else " seeds"
-        return f"{self.reproduced} of {self.compared} figures reproduced, {seeds}" if self.compared else seeds
+        parts = [f"{in_words(self.verdicts)}"] if self.verdicts else []
+        parts += [f"in other readings {in_words(self.readings)}"] if self.readings else []
+        return "; ".join([*parts, seeds])
 
     @property
     def seconds(self) -> float:
@@ -103,8 +121,8 @@ class Comparison:
             "title": self.experiment.title,
             "scale": self.scale,
             "seeds": self.seeds,
-            "reproduced": self.reproduced,
-            "compared": self.compared,
+            "verdicts": dict(self.verdicts),
+            "readings": dict(self.readings),
             "seconds": self.seconds,
             "figures": [
                 {
@@ -112,14 +130,25 @@ class Comparison:
                     "setting": f.setting,
                     "metric": f.metric,
                     "paper": f.paper,
+                    "paper_std": f.spread,
                     "ours": f.mean,
                     "std": f.std if f.ours else None,
                     "seeds": len(f.ours),
-                    "reproduced": f.reproduced,
+                    "verdict": f.verdict,
+                    "reading": f.reading,
                 }
                 for f in self.figures
             ],
         }
+
+
+def in_words(verdicts: Counter[str]) -> str:
+    """«7 run: 5 within, 2 above»."""
+    told = [f"{verdicts[v]} {WORDS[v]}" for v in MARKS if verdicts[v]]
+    return f"{verdicts.total()} run" + (f": {', '.join(told)}" if told else "")
+
+
+WORDS: dict[str, str] = {"within": "within", "above": "above", "below": "below", "void": "without such a number"}
 
 
 def compare(experiment: Experiment, scale: str, results: Results | None = None) -> Comparison:
@@ -129,12 +158,21 @@ def compare(experiment: Experiment, scale: str, results: Results | None = None) 
     for cell in experiment.cells(scale, results.seeds):
         if (result := results.of(cell)) is not None:
             found.setdefault((cell.row.name, cell.setting.name), []).append(result)
-    figures = []
-    for cell in experiment.cells(scale, [0]):
-        key = cell.row.name, cell.setting.name
-        paper = cell.row.figures(cell.setting.name, experiment.metrics)
-        for metric in experiment.metrics:
-            ours = [r["metrics"][metric] for r in found.get(key, []) if metric in r["metrics"]]
-            known = tuple(METRICS[metric].factor * v for v in ours if v is not None)
-            figures.append(Figure(*key, metric, paper.get(metric), known, len(ours) - len(known)))
+    figures = [
+        figure
+        for cell in experiment.cells(scale, [0])
+        for figure in _figures(cell, found.get((cell.row.name, cell.setting.name), []))
+    ]
     return Comparison(experiment, scale, tuple(figures), tuple(r for rs in found.values() for r in rs))
+
+
+def _figures(cell: Cell, results: Iterable[Table]) -> Iterable[Figure]:
+    """All figures of a cell, from its results of all seeds."""
+    row, setting, metrics = cell.row, cell.setting.name, cell.experiment.metrics
+    paper, spread = row.figures(setting, metrics), row.spreads(setting, metrics)
+    reading = row.of is not None or cell.setting.of is not None
+    for metric in metrics:
+        ours = [r["metrics"][metric] for r in results if metric in r["metrics"]]
+        known = tuple(METRICS[metric].factor * v for v in ours if v is not None)
+        void = len(ours) - len(known)
+        yield Figure(row.name, setting, metric, paper.get(metric), known, void, spread.get(metric), reading)

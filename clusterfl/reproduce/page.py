@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterfl.reproduce.compare import Comparison, compare
+from clusterfl.reproduce.compare import MARKS, Comparison, compare, in_words
+from clusterfl.reproduce.count import Count, count, differences, printed
 from clusterfl.reproduce.spec import COUNTED, Experiment
 from clusterfl.reproduce.store import Results
 
@@ -15,70 +17,112 @@ HEAD = """# Reproduction
 Our results beside the papers'. This page is written by `clusterfl reproduce`; [reproducing](reproducing.md) says
 how to run it, what the scales are and how to read the tables.
 
-A cell is *ours / the paper's*: the mean over seeds ± its standard deviation between seeds. ✓ marks a figure that
-is reproduced: ours is at least the paper's minus 1.5 points (ARI: minus 0.05). At `full` scale the config is the
-paper's; at `laptop` scale it is smaller, and its figures can only show the order of methods.
+A cell is *ours / the paper's*: the mean over seeds ± its standard deviation between seeds; what a paper's ± is of is in
+the notes. ✓: ours is within 1.5 points of the paper's (ARI: 0.05). ▲: ours is higher, ▽: lower; either way
+the paper is not confirmed there. ∅: a run has no such number. At `full` scale sizes are the paper's, and what else
+differs is listed below each table; at `laptop` scale all is smaller, and figures can only show the order of methods.
 """
 
 
-def page(experiments: Sequence[Experiment]) -> str:
-    """docs/reproduction.md: a summary, then every table that has results and every drawing."""
-    results = {e.folder: Results(e.folder) for e in experiments}
+def page(experiments: Sequence[Experiment], drawings: Path | None = None) -> str:
+    """docs/reproduction.md: the count, a summary, then every table that has results and every figure that is drawn.
+
+    ``drawings``: the folder of drawn figures; a page that lies elsewhere than beside it has none.
+    """
+    results = {folder: Results(folder) for folder in {e.folder for e in experiments}}
     compared = [[c for scale in COUNTED if (c := compare(e, scale, results[e.folder])).results] for e in experiments]
-    parts = [HEAD, *_totals([c for found in compared for c in found]), _summary(experiments, compared)]
+    whole = count(experiments, [c for found in compared for c in found])
+    parts = [HEAD, *headline(whole), _by_paper(experiments, compared), _summary(experiments, compared, drawings)]
     for folder in dict.fromkeys(e.folder for e in experiments):
         mine = [(e, found) for e, found in zip(experiments, compared, strict=True) if e.folder == folder]
         parts.append(f"## {mine[0][0].citation}\n")
         notes = folder / "notes.md"
         if notes.exists():
             parts.append(notes.read_text(encoding="utf-8").strip() + "\n")
-        parts += [_section(e, found) for e, found in mine if found or not e.rows]
+        parts += [_section(e, found, drawings) for e, found in mine if found or not e.rows or drawn(e, drawings)]
     return "\n".join(parts)
 
 
-def _totals(compared: Sequence[Comparison]) -> Iterator[str]:
-    for scale in COUNTED:
-        some = [c for c in compared if c.scale == scale and c.compared]
-        if some:
-            done, of = sum(c.reproduced for c in some), sum(c.compared for c in some)
-            yield f"**At {scale} scale {done} of {of} figures are reproduced.**\n"
+def headline(c: Count) -> Iterator[str]:
+    """The count in words, scale by scale."""
+    yield f"**Of {c.printed} figures in the papers' tables {c.run} have been run.**\n"
+    lines = []
+    for scale, found in (("at full scale", c.full), ("at laptop scale alone", c.laptop)):
+        if found:
+            lines.append(f"- {scale} {in_words(found)}\n")
+    if c.missing:
+        reasons = ", ".join(f"{n} for {why}" for why, n in sorted(c.missing.items(), key=lambda item: -item[1]))
+        lines.append(f"- {c.missing.total()} not run: {reasons}\n")
+    if c.readings:
+        lines.append(
+            f"- beside these, figures in another reading (the paper's own start, say): {in_words(c.readings)}\n"
+        )
+    yield "".join(lines)
 
 
-def _summary(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comparison]]) -> str:
-    lines = [["Experiment", "What", "Scale", "Reproduced", "In the paper", "Runs", "Hours"]]
+def _by_paper(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comparison]]) -> str:
+    """The count of each table."""
+    lines = [["Table", "In the paper", "Run, full", *MARKS.values(), "Run, laptop alone", *MARKS.values(), "Not run"]]
+    total = Counter[int]()
     for e, found in zip(experiments, compared, strict=True):
-        what = f"[{e.title}](#{_anchor(e)})" if found or not e.rows else e.title
+        c = count([e], found)
+        if not c.printed:
+            continue
+        numbers = [c.printed]
+        for verdicts in (c.full, c.laptop):
+            numbers += [verdicts.total(), *(verdicts[v] for v in MARKS)]
+        numbers.append(c.missing.total())
+        total.update(dict(enumerate(numbers)))
+        lines.append([f"`{e.name}`", *(str(n) if n else "–" for n in numbers)])
+    lines.append(["**all**", *(f"**{total[j]}**" for j in range(len(lines[0]) - 1))])
+    return markdown(lines)
+
+
+def _summary(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comparison]], drawings: Path | None) -> str:
+    lines = [["Experiment", "What", "Scale", "Figures", "Runs", "Hours"]]
+    for e, found in zip(experiments, compared, strict=True):
+        here = drawn(e, drawings)
+        what = f"[{e.title}](#{_anchor(e)})" if found or not e.rows or here else e.title
+        state = "drawn" if here else "not drawn" if not e.rows else "not run"
         lines += [
             [
                 f"`{e.name}`",
                 what,
                 c.scale,
-                f"{c.reproduced} of {c.compared}" if c.compared else "–",
-                str(_printed(e)),
+                str(c.verdicts.total() or "–"),
                 str(len(c.results)),
                 f"{c.seconds / 3600:.1f}",
             ]
             for c in found
-        ] or [[f"`{e.name}`", what, "–", "not run" if e.rows else "a drawing", str(_printed(e)), "–", "–"]]
+        ] or [[f"`{e.name}`", what, "–", state if not printed(e) else f"not run ({e.not_run})", "–", "–"]]
     return markdown(lines, left=3)
 
 
-def _printed(e: Experiment) -> int:
-    return sum(len(row.figures(setting.name, e.metrics)) for row in e.rows for setting in e.settings)
-
-
-def _section(e: Experiment, found: Sequence[Comparison]) -> str:
+def _section(e: Experiment, found: Sequence[Comparison], drawings: Path | None) -> str:
     parts = [f"### {e.table}: {e.title}\n"]
     for c in found:
         parts += [f"{c.scale.capitalize()} scale: {c.count}.\n", markdown(c.grid())]
         parts.append(f"```\n{c.command}\n```\n")
-    if e.uses:
-        parts.append(f"Drawn from the results of `{e.uses}`.\n")
-    if e.report:
-        parts.append(f"Drawn by `{e.report}`.\n")
+    if drawn(e, drawings):
+        source = f" from the results of `{e.uses}`" if e.uses else ""
+        parts.append(f"![{e.title}](figures/{picture_name(e)})\n\nDrawn by `clusterfl reproduce {e.name}`{source}.\n")
+    elif not e.rows:
+        parts.append("Not drawn.\n")
+    told = [(row.name, d) for row in e.rows if found and (d := differences(e, row))]
+    if told:
+        parts.append("Not the paper's letter:\n")
+        parts.append("".join(f"- {name}: {', '.join(d)}\n" for name, d in told))
     if e.notes:
         parts.append("".join(f"- {note}\n" for note in e.notes))
     return "\n".join(parts)
+
+
+def picture_name(e: Experiment) -> str:
+    return f"{e.paper}-{e.table}.png"
+
+
+def drawn(e: Experiment, drawings: Path | None) -> bool:
+    return drawings is not None and (drawings / picture_name(e)).exists()
 
 
 def _anchor(e: Experiment) -> str:

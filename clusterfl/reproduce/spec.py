@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +20,11 @@ COUNTED = ("full", "laptop")  # smoke only shows that it runs
 
 @dataclass(frozen=True)
 class Metric:
-    """How a figure is called, its unit, and what may be missing to the paper's."""
+    """How a figure is called, its unit, and how far from the paper's it may be."""
 
     label: str
     factor: float = 100.0  # accuracies are in points
-    within: float | None = 1.5  # ours counts as reproduced from the paper's minus this on
+    within: float | None = 1.5  # from the paper's, to agree with it; None: no figure to compare
 
 
 METRICS = {
@@ -33,6 +33,7 @@ METRICS = {
     "accuracy_top5_rounds": Metric("best 5 rounds"),
     "accuracy_top5_weighted": Metric("best 5 rounds, by size"),
     "accuracy_bottom5": Metric("worst 5"),
+    "accuracy_bottom5_rounds": Metric("worst 5, best rounds"),
     "accuracy_std": Metric("between clients", within=None),
     "global_accuracy": Metric("global"),
     "global_weighted": Metric("global, by size"),
@@ -42,6 +43,7 @@ METRICS = {
     "ari": Metric("ARI", 1.0, 0.05),
     "nmi": Metric("NMI", 1.0, 0.05),
     "clusters_found": Metric("clusters", 1.0, None),
+    "settled": Metric("settled in round", 1.0, None),
     "bytes_up": Metric("MB up", 1e-6, None),
     "bytes_down": Metric("MB down", 1e-6, None),
     "f1_micro": Metric("micro-F1"),
@@ -51,26 +53,41 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A column: what it changes in the base config, always and at some scales."""
+    """A column: what it changes in the base config, always and at some scales.
+
+    A setting ``of`` another is the same of the paper's in another reading, as a row may be.
+    """
 
     name: str
     config: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
+    of: str | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method as the paper names it, what it changes, and the paper's figures per setting, as ``metrics``."""
+    """A method as the paper names it, what it changes, and the paper's figures per setting, as ``metrics``.
+
+    A row ``of`` another is the same of the paper's in another reading: it has that row's figures, in ``settings`` if
+    some are named, and they are not counted twice.
+    """
 
     name: str
     method: Table
     config: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
     paper: dict[str, tuple[float | Literal["-"], ...]] = field(default_factory=dict)
+    spread: dict[str, tuple[float | Literal["-"], ...]] = field(default_factory=dict)  # the paper's ±, alike
+    of: str | None = None
+    settings: tuple[str, ...] = ()
 
     def figures(self, setting: str, metrics: Sequence[str]) -> dict[str, float]:
         """What the paper has, by metric; the last ones may be left out."""
         return {m: v for m, v in zip(metrics, self.paper.get(setting, ()), strict=False) if v != "-"}
+
+    def spreads(self, setting: str, metrics: Sequence[str]) -> dict[str, float]:
+        """The paper's ± of these."""
+        return {m: v for m, v in zip(metrics, self.spread.get(setting, ()), strict=False) if v != "-"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,9 @@ class Experiment:
     notes: tuple[str, ...] = ()
     uses: str | None = None  # a figure of another experiment's results
     report: str | None = None  # what draws it, as module:function
+    shows: tuple[str, ...] = ()  # the settings that it shows; none: all
+    needs: str | None = None  # what a result must hold to be shown: inter_curve
+    not_run: str = "time"  # why figures are not run at full scale: time, data, size
     base: Table = field(default_factory=dict)
     scale: dict[str, Table] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()
@@ -148,7 +168,7 @@ def load(path: Path) -> Experiment:
     try:
         given = read_toml(path)
         settings = tuple(_parts(Setting, given.pop("settings", []), "settings"))
-        rows = tuple(_parts(Row, given.pop("rows", []), "rows"))
+        rows = tuple(_readings(tuple(_parts(Row, given.pop("rows", []), "rows")), settings))
         own = {"folder": path.parent, "table": path.stem, "settings": settings, "rows": rows}
         found = tables.read(Experiment, given, "", given=own)
         for name in found.metrics:
@@ -175,6 +195,27 @@ def _parts(cls: type[tables.T], given: Any, path: str) -> Iterator[tables.T]:
             raise ConfigError(f"{path}.name={name!r} should be there once")
         seen.add(name)
         yield part
+
+
+def _readings(rows: Sequence[Row], settings: Sequence[Setting]) -> Iterator[Row]:
+    """Rows and settings of others with the figures of these."""
+    names = [s.name for s in settings]
+    columns = {s.name: choice(f"settings.{s.name}.of", s.of, names, "the name of a setting") for s in settings if s.of}
+    rows = [replace(r, paper=r.paper | {s: r.paper[of] for s, of in columns.items() if of in r.paper}) for r in rows]
+    mains = {row.name: row for row in rows if row.of is None}
+    for row in rows:
+        if row.of is None:
+            if row.settings:
+                raise ConfigError(f"rows.{row.name}.settings should be given with of alone: the name of another row")
+            yield row
+            continue
+        main = mains[choice(f"rows.{row.name}.of", row.of, mains, "the name of a row")]
+        for name in row.settings:
+            choice(f"rows.{row.name}.settings", name, names, "the name of a setting")
+        if row.paper:
+            raise ConfigError(f"rows.{row.name}.paper should be left out: its figures are those of {main.name}")
+        kept = {s: figures for s, figures in main.paper.items() if not row.settings or s in row.settings}
+        yield replace(row, paper=kept, spread=main.spread, scale=row.scale or main.scale)
 
 
 def load_all(folder: Path) -> list[Experiment]:

@@ -13,12 +13,21 @@ from clusterfl.config.tables import Table
 from clusterfl.data.population import Population
 from clusterfl.errors import ConfigError
 from clusterfl.loop import Outcome
-from clusterfl.metrics import Accuracy, top_rounds
+from clusterfl.metrics import Accuracy, bottom_rounds, clustering, top_rounds
 from clusterfl.reproduce.spec import METRICS, Cell
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.results import plain, summary
 
-EXECUTION = ("device", "engine", "checkpoint", "methods")  # how a run is carried out: a result stays valid without it
+EXECUTION = (
+    "device",
+    "engine",
+    "checkpoint",
+    "methods",
+    "eval_inter",
+)  # how a run is carried out: a result stays valid without it
+
+
+CURVES = ("curve", "intra_curve", "inter_curve", "moved", "ari_curve")  # what a figure may show
 
 
 def decisive(config: Config) -> Table:
@@ -39,6 +48,7 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
     sizes = population.train.sizes[: population.clients]
     measured = [r for r in outcome.records[1:] if r.measured]
     told["accuracy_top5_weighted"] = top_rounds([Accuracy.of(r.accuracy, sizes).weighted for r in measured])
+    told["accuracy_bottom5_rounds"] = bottom_rounds([r.accuracy for r in measured])
     asked = cell.config()
     return plain(
         {
@@ -51,6 +61,10 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
             "digest": digest(asked),
             "metrics": {name: told[name] for name in METRICS if name in told},
             "curve": [[r.round, round(float(r.accuracy.nanmean()), 4)] for r in measured],
+            "intra_curve": curve(outcome, "intra") if cell.config().eval_inter else None,
+            "inter_curve": curve(outcome, "inter") if cell.config().eval_inter else None,
+            "moved": moves(outcome) if outcome.method.clustered else None,
+            "ari_curve": clusterings(population, outcome) if outcome.method.clustered else None,
             "seconds": round(told["seconds"], 1),
             "engine": config.engine.name,
             "data_sha256": told["data_sha256"],
@@ -59,6 +73,30 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
             "config": decisive(asked),
         }
     )
+
+
+def curve(outcome: Outcome, name: str) -> list[list[float]]:
+    """(round, figure), of the rounds that have it."""
+    known = [(r.round, getattr(r, name)) for r in outcome.records]
+    return [[t, round(value, 4)] for t, value in known if value is not None]
+
+
+def moves(outcome: Outcome) -> list[list[float]]:
+    """(round, share of clients that changed their cluster), of the rounds in which some did."""
+    return [[r.round, round(r.moved, 4)] for r in outcome.records if r.moved > 0]
+
+
+def clusterings(population: Population, outcome: Outcome) -> list[list[float]] | None:
+    """(round, ARI), of the start, the end and every round after which it was another."""
+    found: list[list[float]] = []
+    for r in outcome.records:
+        truth = population.at(r.round).truth
+        if truth is None:
+            return None
+        ari = round(clustering(r.assign, truth[: len(r.assign)]).ari, 4)
+        if not found or ari != found[-1][1] or r is outcome.records[-1]:
+            found.append([r.round, ari])
+    return found
 
 
 def write_result(cell: Cell, result: Table) -> None:
@@ -96,6 +134,7 @@ class Results:
             try:
                 found = json.loads(path.read_text(encoding="utf-8"))
                 kept = {k: found[k] for k in ("seed", "metrics", "seconds")}
+                kept |= {k: found[k] for k in CURVES if found.get(k)}
                 self.files[path.name] = {**kept, "digest": digest(Config.parse(modernised(found["config"])))}
             except (ConfigError, OSError, ValueError, KeyError, TypeError):
                 continue  # damaged, or of another time: run again
@@ -126,7 +165,7 @@ def commit() -> str | None:
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != package.resolve().parent:
             return None  # installed below somebody else's checkout
-        changed = git("status", "--porcelain", "--untracked-files=no")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")  # of the package: a page may be new
         return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from clusterfl.evaluate import evaluate, personal_models
 from clusterfl.method import NotDefined
 from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.runs.data_card import classes_of, read_data_card
+from clusterfl.runs.folder import exclusive
+from clusterfl.runs.ledger import charge_to
 from clusterfl.runs.model_files import file_name
 from clusterfl.runs.setup import naming_clients, prepare
 from clusterfl.runs.trained import given_task
@@ -45,8 +48,8 @@ def admit(
     folder = Path(run)
     if not (folder / "config.toml").exists():
         raise ConfigError(f"{folder} should be the folder of a run, with a config.toml")
-    config = Config.load(folder / "config.toml", data_root=data_root)
-    snapshot, card = newest_snapshot(folder), read_data_card(folder)
+    config, card = Config.load(folder / "config.toml", data_root=data_root), read_data_card(folder)
+    snapshot = newest_snapshot(folder, config.method, config.data.clients if card is None else len(card["clients"]))
     population, ids = newcomers(config, data, card)
     task = given_task(folder, config, model, population.classes)
     method, root = config.method, keys.key(config.seed)
@@ -54,35 +57,46 @@ def admit(
         raise ConfigError(f"out={out} should be unset: clients of {method.name} use a mixture of K models, not one")
     if data is not None:  # who lies was drawn among the run's clients
         config = config.model_copy(update={"attack": AttackConfig()})
-    with prepare(config, population, task, start=False).engine() as engine, naming_clients(population):
-        cohort = engine.cohort(ids, keys.fold_in(root, "admit"), snapshot.round)
+    measured = config.privacy.publish_metrics or not config.privacy.on
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(naming_clients(population))
+        engine = stack.enter_context(prepare(config, population, task, start=False).engine())
+        if config.privacy.on:  # newcomers of other data are other clients, whose numbers begin at 0 again
+            stack.enter_context(exclusive(folder))
+        ledger = folder / ("privacy.log" if data is None else "privacy-admitted.log")
+        cohort = engine.cohort(ids, charge_to(engine, ledger, keys.fold_in(root, "admit")), snapshot.round)
         try:
             served = method.admit(snapshot.state, cohort)
         except NotDefined as e:
             raise ConfigError(f"method={method.name!r} should be one that admits clients: {e}") from e
         key = keys.fold_in(root, "unseen")
-        scores = evaluate(engine, method, served, ids, key, snapshot.round)
+        scores = evaluate(engine, method, served, ids, key, snapshot.round) if measured else None
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
             for some, models in personal_models(engine, method, served, ids, key, snapshot.round):
                 for j, i in enumerate(some.tolist()):
                     tree = {n: t.contiguous() for n, t in row(models, j).items()}
                     save_file(tree, Path(out) / f"{file_name(population.names[i])}.safetensors")
-    accuracy = scores.accuracy.tolist()
+        spent = engine.spent()
+    known = {} if scores is None else {j: a for j, a in enumerate(scores.accuracy.tolist()) if scores.samples[j] > 0}
     truth = population.truth
     clients = {
         population.names[i]: {
             "cluster": int(served.index[j]),
-            "accuracy": accuracy[j] if scores.samples[j] > 0 else None,
+            "accuracy": known.get(j),
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
         }
         for j, i in enumerate(ids.tolist())
     }
-    known = [c["accuracy"] for c in clients.values() if c["accuracy"] is not None]
-    mean = sum(known) / len(known) if known else None
-    notes = list(population.notes) if data is not None else []
-    return {"method": method.name, "round": snapshot.round, "accuracy_mean": mean, "clients": clients, "notes": notes}
+    return {
+        "method": method.name,
+        "round": snapshot.round,
+        "accuracy_mean": sum(known.values()) / len(known) if known else None,
+        "privacy": None if spent is None else asdict(spent),
+        "clients": clients,
+        "notes": list(population.notes) if data is not None else [],
+    }
 
 
 def newcomers(

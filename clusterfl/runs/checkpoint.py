@@ -16,11 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from clusterfl.config import CheckpointConfig
 from clusterfl.engines import codec
 from clusterfl.errors import ClusterflError
 from clusterfl.loop import Record, Simulation
-from clusterfl.method import State
+from clusterfl.method import Method, State
 from clusterfl.runs.files import append, read_bounded, write_whole
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,10 @@ LARGEST = 1 << 36  # bytes of a checkpoint: a file larger than this is none
 
 class CheckpointError(ClusterflError):
     """A checkpoint that is missing, damaged or belongs to another run."""
+
+
+class OtherRun(CheckpointError):
+    """A checkpoint of another config or other data: none of its folder will do."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Snapshot(State):
     state: Any
     kept: Any  # client id -> what it keeps
     traffic: dict[str, dict[str, int]]  # bytes down, up and by field
-    account: Any  # privacy: releases of each client, or None
+    account: Any  # privacy: what clients have released, or None
 
 
 class Checkpoints:
@@ -85,11 +92,14 @@ class Checkpoints:
         for path in reversed(files):
             try:
                 snapshot = read_snapshot(path)
+                self._check(path, snapshot)
+                check_fits(path, snapshot, sim.method, len(sim.ids))
                 records = list(self._records(snapshot.round))
+            except OtherRun:
+                raise
             except CheckpointError as e:
                 log.warning("%s; the one before it is used", e)
                 continue
-            self._check(path, snapshot)
             sim.state, sim.round, sim.records = snapshot.state, snapshot.round, records
             sim.engine.set_states(snapshot.kept)
             sim.engine.set_account(snapshot.account)
@@ -105,7 +115,7 @@ class Checkpoints:
     def _check(self, path: Path, snapshot: Snapshot) -> None:
         for what, mine, its in (("config", self.config, snapshot.config), ("data", self.data, snapshot.data)):
             if mine != its:
-                raise CheckpointError(f"{path.name} was written with another {what}; resume it with the same one")
+                raise OtherRun(f"{path.name} was written with another {what}; resume it with the same one")
         if snapshot.version != self.version:
             log.warning("%s was written by version %s: the last bits may differ", path.name, snapshot.version)
 
@@ -173,14 +183,52 @@ def read_journal(folder: Path) -> list[Record]:
     return found
 
 
-def newest_snapshot(folder: Path) -> Snapshot:
-    """The newest whole checkpoint of a run's folder."""
+def newest_snapshot(folder: Path, method: Method[Any] | None = None, clients: int = 0) -> Snapshot:
+    """The newest whole checkpoint of a run's folder, and of this method where it is given."""
     for path in sorted((folder / "checkpoints").glob("round-*.ckpt"), reverse=True):
         try:
-            return read_snapshot(path)
+            snapshot = read_snapshot(path)
+            if method is not None:
+                check_fits(path, snapshot, method, clients)
+            return snapshot
         except CheckpointError as e:
             log.warning("%s; the one before it is used", e)
     raise CheckpointError(f"{folder} should hold a checkpoint; run it with checkpoint.every of at least 1")
+
+
+def check_fits(path: Path, snapshot: Snapshot, method: Method[Any], clients: int) -> None:
+    """Refuses what is whole and yet nothing that this run could have written."""
+    wrong = misfit(snapshot, method, clients)
+    if wrong:
+        raise CheckpointError(f"checkpoint {path.name} is not of this run ({wrong})")
+
+
+def misfit(snapshot: Snapshot, method: Method[Any], clients: int) -> str:
+    """What in a whole checkpoint this run could not have written, or ''."""
+    counts = [n for d in snapshot.traffic.values() for n in d.values()] if _is_tree(snapshot.traffic, dict) else [None]
+    kept = snapshot.kept
+    if not isinstance(snapshot.round, int) or snapshot.round < 0:
+        return f"its round is {snapshot.round!r}"
+    if not all(isinstance(n, int) for n in counts) or not snapshot.traffic.keys() <= {"down", "up", "fields"}:
+        return "its traffic is not counted in bytes"
+    if not isinstance(kept, dict) or not all(isinstance(i, int) and _is_tree(t, Tensor) for i, t in kept.items()):
+        return "what its clients keep are no tensors"
+    account = snapshot.account
+    if account is not None and not isinstance(account, Tensor) and not _is_tree(account, Tensor):
+        return "its account of privacy are no tensors"
+    try:
+        served = method.serve(snapshot.state, torch.arange(clients))
+        index = served.index
+        fits = _is_tree(served.models, Tensor) and index.shape == (clients,) and index.dtype == torch.int64
+        if fits and (not clients or (int(index.min()) >= 0 and int(index.max()) < served.k)):
+            return ""
+    except Exception as e:
+        return f"its state is another one: {type(e).__name__}: {e}"
+    return "its clients use models that are not there"
+
+
+def _is_tree(value: Any, kind: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(n, str) and isinstance(v, kind) for n, v in value.items())
 
 
 def read_snapshot(path: Path) -> Snapshot:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from pathlib import Path
 
@@ -19,8 +21,9 @@ def write_whole(path: Path, data: bytes) -> None:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
-        raise _full(path, e) from e
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise _failed(path, e) from e
 
 
 def append(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -32,7 +35,7 @@ def append(path: Path, data: bytes, *, sync: bool = True) -> None:
             if sync:
                 os.fsync(f.fileno())
     except OSError as e:
-        raise _full(path, e) from e
+        raise _failed(path, e) from e
 
 
 def sync_folder(folder: Path) -> None:
@@ -52,5 +55,7 @@ def read_bounded(path: Path, largest: int) -> bytes:
     return path.read_bytes()
 
 
-def _full(path: Path, error: OSError) -> ClusterflError:
-    return ClusterflError(f"{path} could not be written ({error.strerror}); free some space and resume")
+def _failed(path: Path, error: OSError) -> ClusterflError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space" if full else "make its folder one that is there and can be written"
+    return ClusterflError(f"{path} could not be written ({error.strerror}); {remedy} and resume")

@@ -23,36 +23,58 @@ CONFIG, SUMMARY = "config.toml", "summary.json"
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Only one run at a time may own a folder."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"out={folder} should be a folder, but is a file")
-    new = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder(folder)
     lock = FileLock(folder / ".lock")
     try:
+        new = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise ClusterflError(f"out={folder} is in use by another run; wait for it or choose another") from None
+    except OSError as e:
+        raise _unusable(folder, e) from e
     try:
         yield
     finally:
         lock.release()
-        if [path.name for path in folder.iterdir()] == [".lock"]:  # nothing came of it
-            (folder / ".lock").unlink()
-            with contextlib.suppress(OSError):  # a parent that somebody else uses by now stays
+        with contextlib.suppress(OSError):  # what somebody else uses or removed by now is theirs
+            if [path.name for path in folder.iterdir()] == [".lock"]:  # nothing came of it
+                (folder / ".lock").unlink()
                 for path in new or [folder]:
                     path.rmdir()
+
+
+def check_folder(folder: Path) -> None:
+    """What is there can be a run's folder, or nothing is there yet."""
+    try:
+        file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+    except OSError as e:
+        raise _unusable(folder, e) from e
+    if file is not None:
+        below = "" if file == folder else f", but {file}"
+        raise ConfigError(f"out={folder} should be a folder{below or ', but'} is a file")
+
+
+def _unusable(folder: Path, error: OSError) -> ConfigError:
+    name = str(folder)
+    short = name if len(name) <= 120 else f"{name[:60]}…{name[-40:]}"
+    return ConfigError(f"out={short} should be a folder that can be written, but: {error.strerror}")
 
 
 def config_of(folder: Path) -> str | None:
     """The text of the config in a folder; None where there is none."""
     path = folder / CONFIG
-    return path.read_text(encoding="utf-8") if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return path.read_bytes().decode("utf-8", errors="replace")  # another run's, if it is no text
+    except OSError as e:
+        raise ConfigError(f"{path} should be a file that can be read, but: {e.strerror}") from e
 
 
 def check_free(folder: Path, config: Config, *, force: bool = False, resume: bool = False) -> None:
     """A folder that holds another run is not written over; the same run may be run again, or taken up."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"out={folder} should be a folder, but is a file")
+    check_folder(folder)
     there = config_of(folder)
     if there is not None and not force and not same_run(there, config.toml(), resume=resume):
         raise ConfigError(f"out={folder} holds another run and should be a new folder, or add --force (force=True)")

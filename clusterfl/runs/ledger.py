@@ -13,9 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterfl.engines.wrappers.privacy import Charge, Ledger
+from clusterfl import keys
+from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.wrappers import wrapper_of
+from clusterfl.engines.wrappers.privacy import Charge, Ledger, Private
 from clusterfl.errors import DataError
+from clusterfl.keys import Key
 from clusterfl.runs.files import append, write_whole
+
+
+def charge_to(engine: BaseEngine, path: Path, key: Key) -> Key:
+    """Charges what an engine's clients release from now on to a ledger that there may be already. The key that comes
+    back is fresh each time: noise that two releases share could be subtracted."""
+    private = wrapper_of(engine, Private)
+    if private is None:
+        return key
+    private.ledger = LedgerFile.open(path)
+    return keys.fold_in(key, "after", len(private.ledger.charged))
 
 
 @dataclass
@@ -25,11 +39,13 @@ class LedgerFile(Ledger):
     path: Path = Path("privacy.log")
 
     @staticmethod
-    def open(path: Path, run: str) -> LedgerFile:
-        """The ledger of a run (named by a digest of its config and data); another run's is begun anew."""
+    def open(path: Path, run: str | None = None) -> LedgerFile:
+        """The ledger of a run (named by a digest of its config and data); another run's is begun anew. Without a name
+        it is gone on with, whoever's it is."""
         ledger = LedgerFile(path=path)
         lines = path.read_bytes().split(b"\n") if path.exists() else []
-        if not lines or _read(path, lines[0], 1) != {"run": run}:
+        whose = _read(path, lines[0], 1) if lines else None
+        if whose is None or (run is not None and whose != {"run": run}):
             write_whole(path, _line({"run": run}))
             return ledger
         for number, line in enumerate(lines[1:-1], start=2):

@@ -126,11 +126,11 @@ class Progress(Callback):
 
 def by_cluster(record: Record) -> dict[int, tuple[float, int]]:
     """The mean accuracy of each cluster's clients, as far as it was measured, and how many they are."""
-    found = {}
-    for k in record.assign.unique().tolist():
-        values = record.accuracy[record.assign == k]
-        found[int(k)] = (float(values[~values.isnan()].mean()), len(values))
-    return found
+    known = ~record.accuracy.isnan()
+    sizes, measured = record.assign.bincount(), record.assign[known].bincount(minlength=int(record.assign.max()) + 1)
+    totals = record.assign[known].bincount(record.accuracy[known], minlength=len(sizes))
+    means = (totals / measured).tolist()  # NaN where nobody was measured
+    return {k: (means[k], size) for k, size in enumerate(sizes.tolist()) if size}
 
 
 def figures(row: dict[str, Any]) -> str:

@@ -52,9 +52,21 @@ class Setup:
     def simulation(self) -> Iterator[Simulation]:
         """The run before its first round; its engine ends with the context."""
         config = self.config
-        schedule = Schedule(config.rounds, config.participation, config.seed, config.eval_every)
+        measured = config.privacy.publish_metrics or not config.privacy.on
+        schedule = Schedule(
+            config.rounds, config.participation, config.seed, config.eval_every, measured, config.eval_inter
+        )
         with self.engine() as engine, naming_clients(self.population):
             yield Simulation(config.method, self.population, engine, schedule)
+
+
+def check_sampling(config: Config) -> None:
+    """A secret sample stays one only where nobody looks at single uploads."""
+    if config.privacy.on and config.privacy.sampling == "secret" and not config.method.only_sums():
+        raise ConfigError(
+            f"privacy.sampling='secret' should be 'known' for method={config.method.name!r} with these settings: its "
+            "server looks at single uploads, and so at who was asked"
+        )
 
 
 def check_module(task: Task, population: Population) -> None:
@@ -98,11 +110,16 @@ def prepare(
     if start:
         check_k(config.method, population.clients)
         say_if_late(config)
+    check_sampling(config)
     if task is None:
         with naming("model"):
             module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
         task = Task(module, population.classes)
     else:
+        try:
+            task.check_draws(population.train.x[:2])
+        except ValueError as e:
+            raise ConfigError(str(e)) from e
         check_module(task, population)
     if population.indicators is not None:
         task = task.with_public(population.indicators[0])

@@ -23,7 +23,9 @@ def curve(values: Sequence[float], width: int = 44, height: int = 5) -> list[str
     across, down = 2 * width, 4 * height
     before: int | None = None
     for x in range(across):
-        value = values[round(x * (len(values) - 1) / (across - 1))]
+        at = x * (len(values) - 1) / (across - 1)
+        left = values[int(at)]
+        value = left + (at - int(at)) * (values[min(int(at) + 1, len(values) - 1)] - left)
         if not math.isfinite(value):
             continue
         y = round((value - low) / (high - low) * (down - 1)) if high > low else 0
@@ -37,7 +39,7 @@ def curve(values: Sequence[float], width: int = 44, height: int = 5) -> list[str
 def chart(values: Sequence[float], name: str) -> Text:
     """A curve with its name and its ends."""
     known = [v for v in values if math.isfinite(v)]
-    text = Text(f"{name}\n", style="dim")
+    text = Text().append(f"{name}\n", style="dim")
     lines = curve(values)
     for j, line in enumerate(lines):
         end = (

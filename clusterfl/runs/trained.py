@@ -122,7 +122,7 @@ class Trained:
                     f"client={client!r} should be one that trained; `clusterfl admit {self.folder} --out DIR` writes "
                     "the models of others"
                 )
-        snapshot, method = newest_snapshot(self.folder), self.config.method
+        snapshot, method = newest_snapshot(self.folder, self.config.method, population.clients), self.config.method
         if snapshot.data != population.digest:
             raise DataError(f"the clients' data should be what {self.folder} was trained on, but it has changed")
         quiet = {"engine": EngineConfig("serial"), "attack": AttackConfig()}

@@ -24,7 +24,7 @@ from clusterfl.engines.wrappers.attack import Attack, AttackConfig
 from clusterfl.engines.wrappers.clip import Clip
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.evaluate import evaluate
-from clusterfl.message import Call, Chunk, Model, take_row
+from clusterfl.message import Call, Chunk, Cluster, Gradient, Model, Weight, join, take_row
 from clusterfl.method import Method, NotDefined, Served, exchanged
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row, rows, vector
@@ -164,6 +164,7 @@ def check_method(
     _check_declared(method, serial)
     _check_survival(method, task, population)
     _check_wrapped(method, task, population)
+    _check_sums(method, task, population)
     backwards = play(method, Serial(task, population), order=torch.arange(CLIENTS).flip(0))
     # sums go in the order of the cohort, so floats may differ in their last bits
     assert_close(reference, backwards, f"{method.name}: clients in another order", 100 * tolerance)
@@ -234,6 +235,51 @@ def _check_wrapped(method: Method[Any], task: Task, population: Population) -> N
             if isinstance(kind, Model) and isinstance(tree, dict):
                 far = _distance_to_sent(call, chunk, tree, task)
                 assert far <= 1.01 * limit, f"{method.name}: {call.label} has {field} cut to {far:g} from what was sent"
+
+
+class _Masked(Wrapper):
+    """What the server of a secure aggregation gets: replies that tell nothing by themselves and have the same sums.
+
+    Each client adds a mask; those of the clients that chose the same cluster cancel in the (weighted) sum.
+    """
+
+    def execute(self, call: Call) -> Iterator[Chunk]:
+        chunks = list(self.inner.execute(call))
+        if call.server or call.measure or not chunks:
+            yield from chunks
+            return
+        fields: dict[str, Any] = join([chunk.fields for chunk in chunks])
+        ids = torch.cat([chunk.positions for chunk in chunks])
+        weights = [fields[n] for n, k in call.declared.items() if isinstance(k, Weight) and n in fields]
+        homes = [fields[n] for n, k in call.declared.items() if isinstance(k, Cluster) and n in fields]
+        w = weights[0] if weights else torch.ones(len(ids))
+        s = homes[0] if homes else torch.zeros(len(ids), dtype=torch.int64)
+        for name, kind in call.declared.items():
+            if isinstance(kind, Model | Gradient) and isinstance(fields.get(name), dict):
+                masks = {n: _cancelling(keys.fold_in(call.key, name, n), t, w, s) for n, t in fields[name].items()}
+                fields[name] = {n: t + masks[n] for n, t in fields[name].items()}
+        yield Chunk(ids, fields)
+
+
+def _cancelling(key: Tensor, like: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    """Noise ``[m, …]`` whose sum weighted by ``w`` is zero among the rows of equal ``s``."""
+    noise = keys.normal(key, *like.shape).to(like.dtype)
+    for k in s.unique().tolist():
+        mine = (s == k).nonzero().flatten()
+        share = w[mine] / w[mine].sum()
+        noise[mine] -= torch.einsum("m,m...->...", share, noise[mine])
+    return noise
+
+
+def _check_sums(method: Method[Any], task: Task, population: Population) -> None:
+    """A method that says that it needs only sums reaches the same state where single replies tell nothing."""
+    if method.only_sums():
+        plain, masked = (play(method, engine) for engine in _pair(task, population))
+        assert_close(plain, masked, f"{method.name}: with single replies masked", 1e-3)
+
+
+def _pair(task: Task, population: Population) -> tuple[BaseEngine, BaseEngine]:
+    return Serial(task, population), _Masked(Serial(task, population))
 
 
 def _distance_to_sent(call: Call, chunk: Chunk, tree: Tree, task: Task) -> float:

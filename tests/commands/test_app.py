@@ -25,6 +25,10 @@ BAD: list[list[str]] = [
     ["--set", "model.name=lenet", "--set", "model.padding=9"],
     ["--set", "rounds"],
     ["--seed", "-1"],
+    ["--set", "seed=18446744073709551616"],
+    ["--set", "data.clients=1000000000"],
+    ["--set", "data.clients=100000", "--set", "data.samples=100000"],
+    ["--set", "local.lr=1e300"],
     ["missing.toml"],
 ]
 
@@ -40,6 +44,15 @@ def test_bad_input_is_one_sentence_exit_2_and_writes_nothing(command: str, bad: 
         lines = done.stderr.strip().splitlines()
         assert len(lines) == 1 and lines[0].startswith("error: ") and "should" in lines[0]
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "there/x")
+
+    monkeypatch.setattr("clusterfl.runs.run.carry_out", denied)
+    done = call("run", *SMALL, "--quiet", folder=tmp_path)
+    assert done.exit_code == 2 and done.stderr == "error: there/x could not be used: Permission denied\n"
 
 
 def test_bad_input_as_a_process(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from clusterfl.commands.compare import parse_methods, parse_seeds
+from clusterfl.config import Config
 from clusterfl.errors import ConfigError
 from clusterfl.methods import METHODS
+from clusterfl.runs.folder import exclusive, write_config
 
 from .calls import SMALL, call, words
 
@@ -102,3 +104,14 @@ def test_method_and_seed_lists() -> None:
             parse_seeds(wrong)
     with pytest.raises(ConfigError, match="did you mean 'ifca'"):
         parse_methods("local,ifcaa")
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
+    arguments = ("compare", *SMALL, "--methods", "local", "--seeds", "0", "--out", str(tmp_path / "t"), "--quiet")
+    with exclusive(tmp_path / "t"):
+        done = call(*arguments)
+        assert done.exit_code == 2 and "is in use by another run" in done.stderr
+    with exclusive(tmp_path / "t"):  # one that was stopped before its table
+        write_config(tmp_path / "t", Config.load(None, ["seed=5"]))
+    done = call(*arguments)
+    assert done.exit_code == 2 and "holds another run" in done.stderr

@@ -74,3 +74,18 @@ def test_a_start_that_fails_writes_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(METHODS["ifca"], "init", init)
     done = call("run", *SMALL, "--out", "x", folder=tmp_path)
     assert done.exit_code == 2 and "error: method: share=0.9" in done.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_a_run_in_which_no_reply_was_sound_is_not_one_that_went_well(tmp_path: Path) -> None:
+    """It once ended with exit code 0 and the accuracy of the first net."""
+    settings = words(["method.name=fedavg", "local.lr=3e38", "local.epochs=3", "data.unseen=0"])
+    done = call("run", *SMALL, *settings, "--out", "x", folder=tmp_path)
+    assert done.exit_code == 1
+    assert "in 2 of 2 rounds no sound reply came: the models stayed as they were" in done.stdout
+    assert "error: in none of 2 rounds came a sound reply" in done.stderr
+    summary = json.loads((tmp_path / "x" / "summary.json").read_text())
+    assert summary["rounds_lost"] == 2 and summary["rejected"] == 16
+    once = words(["method.name=local", "local.lr=3e38", "local.epochs=3", "local.lr_decay=1e-39", "data.unseen=0"])
+    done = call("run", *SMALL, *once, "--out", "y", "--json", folder=tmp_path)
+    assert done.exit_code == 0 and json.loads(done.stdout)["rounds_lost"] == 1, "clients that recover"
+    assert json.loads(done.stdout)["accuracy_mean"] > 0.3

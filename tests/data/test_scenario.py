@@ -296,3 +296,20 @@ def test_drift_moves_clients_to_another_cluster_and_keeps_the_rest(fields: dict[
 def test_drift_needs_clusters() -> None:
     with pytest.raises(ConfigError, match="drift_round=3 should be unset where there is one cluster"):
         DataConfig(shift="none", drift_round=3)
+
+
+def test_clients_that_are_dealt_too_little_can_be_left_out() -> None:
+    """FedDSMIC's code keeps nobody below 10 samples; the paper's text does not say so."""
+    whole = made(split="class_groups", clients=20, clusters=3, alpha=0.05)
+    large = made(split="class_groups", clients=20, clusters=3, alpha=0.05, min_samples=10)
+    sizes = [a + b for a, b in zip(whole.train.sizes.tolist(), whole.test.sizes.tolist(), strict=True)]
+    kept = [i for i, n in enumerate(sizes) if n >= 10]
+    assert 0 < len(kept) < 20 and large.clients == len(kept)
+    assert whole.truth is not None and large.truth is not None and torch.equal(large.truth, whole.truth[kept])
+    for j, i in enumerate(kept):
+        assert torch.equal(large.train.of(j)[0], whole.train.of(i)[0])
+    assert any("min_samples" in note and "left out" in note for note in large.notes)
+    with pytest.raises(ConfigError, match="min_samples=10 should be unset"):
+        DataConfig(min_samples=10)
+    with pytest.raises(DataError, match="min_samples=100000 should be small enough"):
+        made(split="class_groups", clients=20, clusters=3, alpha=0.05, min_samples=100000)

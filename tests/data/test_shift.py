@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clusterfl import keys
-from clusterfl.data.shift import make_shift, rotate, swap_pairs, turn_bilinear
+from clusterfl.data.shift import make_shift, mirror, rotate, swap_pairs, turn_bilinear
 from clusterfl.errors import ConfigError, DataError
 
 KEY = keys.key(3)
@@ -101,3 +101,17 @@ def test_wrong_shifts_say_what_to_do() -> None:
         rotate(torch.zeros(3, 8), 90)
     with pytest.raises(DataError, match="multiple of 180"):
         rotate(torch.zeros(3, 1, 8, 6), 90)
+
+
+def test_flips_are_numpys_and_undo_themselves() -> None:
+    shift = make_shift("flip", 4, 10, KEY)
+    image = X.numpy()
+    expected = [image, np.flip(image, 3), np.flip(image, 2), np.rot90(image, 2, axes=(2, 3))]
+    for k, wanted in enumerate(expected):
+        x, y = shift.apply(X, torch.arange(5), k)
+        assert np.array_equal(x.numpy(), wanted) and torch.equal(y, torch.arange(5))
+        assert torch.equal(mirror(x, k), X)
+    with pytest.raises(ConfigError, match="clusters=5 should be at most 4 with shift='flip'"):
+        make_shift("flip", 5, 10, KEY)
+    with pytest.raises(DataError, match="shift='flip' should have images"):
+        mirror(torch.zeros(3, 4), 1)

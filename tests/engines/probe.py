@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,6 +54,16 @@ class Probe(Procedures):
         if int(i) == self.poison and not mark.exists():
             mark.write_text("died")
             os.kill(os.getpid(), signal.SIGKILL)
+        return {"i": i + 1}
+
+    @on_client(i=COUNT)
+    def sleep_once(self, me: Client, i: Tensor, path: Tensor) -> dict[str, Payload]:
+        from pathlib import Path
+
+        mark = Path(bytes(path.tolist()).decode())
+        if int(i) == self.poison and not mark.exists():
+            mark.write_text("asleep")
+            time.sleep(10_000)
         return {"i": i + 1}
 
     @on_client

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -10,8 +12,13 @@ import pytest
 import torch
 
 from clusterfl import keys
-from clusterfl.engines import Plan, Pool, Serial
+from clusterfl.engines import Plan, Pool, Serial, parallel
 from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.blocks import own_memory
+from clusterfl.engines.config import EngineConfig
+from clusterfl.engines.make import make_engine
+from clusterfl.engines.pool import _slots_each
+from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import ClientError
 from clusterfl.evaluate import evaluate
 from clusterfl.message import Call
@@ -102,3 +109,74 @@ def test_a_script_without_a_main_guard_may_use_worker_processes(tmp_path: Any) -
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("accuracy") == 1
+
+
+def test_a_stopped_worker_is_ended_and_its_clients_are_asked_again(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SIGSTOP: the run once waited for ever, without a word."""
+    monkeypatch.setattr(parallel, "POLL", 0.2)
+    monkeypatch.setattr(parallel, "SHORTEST", 1.0)
+    pool._longest.clear()  # nothing is known of how long a chunk takes: that it stands still is seen
+    stopped = pool._members[0].process
+    os.kill(stopped.pid, signal.SIGSTOP)
+    pool.set_states({})
+    state = play(FedAvg(local=RULE), pool)
+    assert_equal(play(FedAvg(local=RULE), Serial(small_task(), small_population())), state, "stopped and serial")
+    assert not stopped.is_alive() and len(pool._members) == 2
+    assert "a worker is gone in FedAvg.train (no answer in" in caplog.text
+
+
+def test_a_chunk_that_takes_far_longer_than_others_did_is_asked_again(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(parallel, "POLL", 0.2)
+    monkeypatch.setattr(parallel, "SHORTEST", 3.0)
+    pool._longest["Probe.sleep_once"] = 0.01
+    path = torch.tensor(list(str(tmp_path / "mark").encode()), dtype=torch.uint8)
+    got = cohort(pool).run(Probe().sleep_once, {"path": path}, i=IDS)
+    assert got["i"].tolist() == (IDS + 1).tolist()
+
+
+def test_a_pool_with_a_stopped_worker_ends() -> None:
+    with Pool(small_task(), small_population(), workers=1) as pool:
+        process = pool._members[0].process
+        os.kill(process.pid, signal.SIGSTOP)
+    assert not process.is_alive()
+
+
+def test_without_shared_memory_messages_are_copied(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """64 MB of /dev/shm, or 1,024 open files: neither ends a run."""
+    monkeypatch.setattr("clusterfl.engines.pool.shared_memory", own_memory)
+    monkeypatch.setattr("clusterfl.engines.pool._slots_each", lambda workers: 0)
+    method = FedPer(local=RULE)
+    with Pool(small_task(), small_population(), workers=2) as pool:
+        state = play(method, pool)
+        assert not any(member.slots for member in pool._members)
+        serial = Serial(small_task(), small_population())
+        assert_equal(play(method, serial), state, "copied and serial")
+        assert_equal(serial.states(), pool.states(), "what clients keep")
+    assert caplog.text.count("messages to worker processes are copied") == 1
+
+
+def test_where_clients_cannot_be_shared_this_process_computes_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(shards: Any) -> Any:
+        raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+    monkeypatch.setattr("clusterfl.engines.pool._shared", full)
+    with make_engine(EngineConfig("pool", workers=2, stacked=False), small_task(), small_population()) as engine:
+        assert isinstance(engine, Guard) and isinstance(engine.inner, Serial)
+    assert "this process computes alone, to the same bits" in caplog.text
+
+
+def test_open_files_do_not_grow_with_the_clients(pool: Pool) -> None:
+    theta = small_task().init(keys.key(0))
+    call = Call(Train(RULE), "train", IDS, {"theta": theta}, {}, keys.key(0), 0)
+    held = [list(pool.execute(call)) for _ in range(5)]
+    limit = _slots_each(2)
+    assert held and sum(len(m.slots) for m in pool._members) <= 2 * limit
+    assert _slots_each(10**6) == 4

@@ -79,6 +79,29 @@ def test_an_actor_that_is_killed_is_replaced_and_the_result_is_the_same(pair: tu
     assert actors._members[0].actor is not before
 
 
+def test_without_a_core_for_a_new_actor_fewer_go_on(
+    cluster: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that is lost leaves no core behind: the run once waited for it for ever."""
+    monkeypatch.setattr("clusterfl.engines.ray.START", 3.0)
+
+    class Holder:
+        def ready(self) -> None: ...
+
+    method = FedAvg(local=RULE)
+    with Ray(small_task(), small_population(), workers=2) as actors:
+        expected = play(method, actors)
+        free = int(ray.available_resources().get("CPU", 0))
+        holders = [ray.remote(num_cpus=1)(Holder).remote() for _ in range(free + 1)]  # one more waits for a core
+        ray.get([holder.ready.remote() for holder in holders[:free]])
+        ray.kill(actors._members[0].actor)
+        ray.get(holders[free].ready.remote())  # and has it now
+        assert_equal(expected, play(method, actors), "with one actor fewer")
+        assert len(actors._members) == 1 and "1 go on" in caplog.text
+        for holder in holders:
+            ray.kill(holder)
+
+
 FRAGILE = """
 from dataclasses import dataclass
 from clusterfl.message import Labels, on_client

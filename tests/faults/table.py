@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import clients, configs, files, kills, load, replies, writes
+from . import clients, configs, files, kills, load, pressure, replies, writes
 from .common import Tally
 
 Check = Callable[[Tally, int, Path], None]
@@ -211,6 +211,52 @@ FAULTS: dict[str, Fault] = {
             kills.two_runs,
             1,
             5,
+        ),
+        Fault(
+            "diverged-once",
+            "T32",
+            "all clients diverge in a round; methods whose clients keep something, serial, stacked and wire",
+            "what they keep is as before, the round is reported as lost, the next one trains",
+            pressure.diverged_once,
+            3,
+            9,
+        ),
+        Fault(
+            "stopped-worker",
+            "T33",
+            "SIGSTOP to a worker process at a random time",
+            "it is ended, its clients are asked again, the bits are serial's",
+            pressure.stopped_worker,
+            1,
+            8,
+        ),
+        Fault(
+            "little-to-share",
+            "T34",
+            "no shared memory for messages to worker processes, no open files for their answers",
+            "messages are copied, the bits are serial's",
+            pressure.little_to_share,
+            1,
+            3,
+        ),
+        Fault(
+            "lying-checkpoint",
+            "T35",
+            "checkpoints with right digests and wrong types",
+            "passed over with a warning; the one before is used",
+            pressure.lying_checkpoint,
+            4,
+            9,
+        ),
+        Fault(
+            "impossible-places",
+            "T36",
+            "a folder below a file, with a name of 300 letters, that vanishes; a config that is a folder or no text; "
+            "a billion clients, a seed of 2^64, a step of 1e300",
+            "one sentence each",
+            pressure.impossible_places,
+            1,
+            1,
         ),
     )
 }

@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "fedgwc": {"losses": 3},
     "clove": {"k": 2},
     "flux": {"least_rounds": 2, "flat": 1.0},
+    "kmeans": {"k": 2},
     "awcfl": {"base": IFCA(k=2, local=LOCAL)},
     "mcfl": {"base": IFCA(k=2, local=LOCAL)},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,13 +22,24 @@ from clusterfl.methods import (
     MCFL,
     MDICFL,
     METHODS,
+    Ditto,
     FedAvg,
+    FedAvgFT,
+    FedDANE,
     FedDS,
     FedDSMIC,
+    FedEM,
+    FedPer,
+    FedProx,
+    FedRC,
+    FedSGD,
     FeSEM,
+    HypCluster,
+    Local,
     PerFedAvg,
 )
-from clusterfl.testing import check_method, check_same, play, small_population, small_task
+from clusterfl.parts.aggregate import Median
+from clusterfl.testing import _check_sums, check_method, check_same, play, small_population, small_task
 
 from .small import LOCAL, SPLITTING, small_method
 
@@ -111,3 +123,34 @@ def test_the_five_systems_say_how_clear_their_clusters_are(method: Method) -> No
 )
 def test_wrappers_conform(method: Method) -> None:
     check_method(method)
+
+
+SUMS = [Local(), FedAvg(), FedAvgFT(), FedProx(), FedSGD(), FedDANE(), PerFedAvg(), FedPer()]
+SUMS += [Ditto(), FedEM(k=2, start="independent"), FedRC(k=2, start="independent")]
+SUMS += [IFCA(k=2, start="independent"), HypCluster(k=2, start="independent")]
+SUMS += [AWCFL(base=IFCA(k=2, start="independent"))]
+
+
+@pytest.mark.parametrize("method", SUMS, ids=lambda m: m.name)
+def test_methods_of_sums_alone_are_the_same_where_single_replies_are_masked(method: Any) -> None:
+    assert method.only_sums()
+    _check_sums(replace(method, local=LOCAL) if hasattr(method, "local") else method, small_task(), small_population())
+
+
+def test_no_other_method_says_so() -> None:
+    says = {name for name, cls in METHODS.items() if cls.sums}
+    assert says == {m.name for m in SUMS}
+    assert not IFCA().only_sums() and not AWCFL().only_sums() and not FedAvg(aggregate=Median()).only_sums()
+
+
+@dataclass(frozen=True)
+class Boasting(CFL):
+    """Says of a method that compares single models that it needs only their sums."""
+
+    name = "boasting"
+    sums = True
+
+
+def test_a_method_that_looks_at_single_replies_is_found_out() -> None:
+    with pytest.raises(AssertionError, match="boasting: with single replies masked"):
+        _check_sums(Boasting(local=LOCAL), small_task(), small_population())

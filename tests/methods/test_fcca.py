@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,12 +11,12 @@ from torch import nn
 from clusterfl import keys
 from clusterfl.client import Client, Shard
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.methods import METHODS, FedAvg
+from clusterfl.methods import METHODS, FedAvg, PerFedAvg
 from clusterfl.methods.fcca import FCCA
 from clusterfl.metrics import clustering
 from clusterfl.parts.local import Train
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, check_method, play, small_population, small_task
+from clusterfl.testing import CLIENTS, assert_equal, check_method, play, small_population, small_task
 from clusterfl.tree import row
 
 from .small_fcca import LOCAL, digits, fcca, start
@@ -162,3 +164,36 @@ def test_finds_clusters_of_permuted_labels_and_admits_newcomers() -> None:
     new = method.admit(state, engine.cohort(torch.arange(12, 15), keys.key(2), 7))
     homes = {int(t): int(state.assign[population.truth[:12] == t][0]) for t in range(3)}
     assert new.index.tolist() == [homes[int(t)] for t in population.truth[12:]]
+
+
+def test_each_part_of_the_letter_can_be_had_by_itself() -> None:
+    literal = FCCA(recipe="literal")
+    assert literal.literal(literal.standardised) and literal.literal(literal.per_dim)
+    mixed = FCCA(recipe="literal", standardised=True, per_dim=True, optimizer="adam")
+    assert not mixed.literal(mixed.standardised) and not mixed.literal(mixed.per_dim)
+    small = {"k": 2, "local": LOCAL, "warmup": 0, "flow_steps": 3, "blocks": 2, "hidden": 8, "draws": 16}
+    parts = {"optimizer": "adam", "standardised": True, "per_dim": True}
+    robust, spelled = FCCA(**small), FCCA(recipe="literal", **parts, **small)
+    engine = Serial(small_task(), small_population())
+    assert_equal(play(robust, engine, 2), play(spelled, Serial(small_task(), small_population()), 2), "by parts")
+    received, own = (play(FCCA(order=o, **small), Serial(small_task(), small_population()), 1) for o in ORDERS)
+    assert not torch.equal(received.signatures, own.signatures), "Algorithm 1 shows flows another encoder"
+    assert all(torch.equal(t, own.centers[n]) for n, t in received.centers.items() if n not in small_task().head)
+
+
+ORDERS: tuple[Any, Any] = ("flow-first", "encoder-first")
+
+
+def test_with_per_fedavg_clients_take_a_step_of_their_own() -> None:
+    """Section 4 names PerFedAvg among what FCCA goes with: with one cluster the two are one, but for the weights."""
+    small = {"local": LOCAL, "warmup": 0, "flow_steps": 2, "blocks": 2, "hidden": 8, "draws": 8}
+    method, ids = FCCA(k=1, meta=0.05, **small), torch.arange(CLIENTS)
+    population = small_population(ragged=False)
+    ours, theirs = Serial(small_task(), population), Serial(small_task(), population)
+    state, other = play(method, ours, 2), play(PerFedAvg(LOCAL, alpha=0.05), theirs, 2)
+    for n, t in other.theta.items():
+        torch.testing.assert_close(state.centers[n][0], t, atol=1e-6, rtol=1e-5)
+    served = method.serve(state, ids)
+    assert served.personal and not FCCA(k=1, **small).serve(state, ids).personal
+    with pytest.raises(ValueError, match=r"meta=0\.1 should be 0 with prox=0\.1"):
+        FCCA(meta=0.1, prox=0.1)

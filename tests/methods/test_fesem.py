@@ -20,8 +20,8 @@ from clusterfl.parts.local import SGD
 from clusterfl.parts.match import chain, permuted
 from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.testing import assert_equal, check_method, check_same, play, small_population, small_task
-from clusterfl.tree import Tree, repeat, row, stack
+from clusterfl.testing import CLIENTS, assert_equal, check_method, check_same, play, small_population, small_task
+from clusterfl.tree import Tree, flat, repeat, row, stack
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 IDS = torch.arange(12)
@@ -175,3 +175,23 @@ def test_models_that_cannot_be_matched_are_refused_before_training() -> None:
     task = Task(build_model("resnet18", (3, 8, 8), 3, width=0.1), 3)
     with pytest.raises(ValueError, match=r"with a Block at 'encoder.stage1.0' should be a plain sequence"):
         FeSEM(k=2, matched=True).init(task, Serial(task, population).cohort(IDS, keys.key(1)), keys.key(1))
+
+
+def test_eq_7_holds_small_clients_nearer_to_their_centre() -> None:
+    """With by_size the pull is lambda times the mean size over the client's own, as eq. 7 over alpha_i has it."""
+    population = small_population()
+    sizes = population.train.sizes[:CLIENTS].double()
+    engine = Serial(small_task(), population)
+    theta = repeat(engine.task.init(keys.key(1)), CLIENTS)
+
+    def trained(method: FeSEM, **shared: torch.Tensor) -> torch.Tensor:
+        got = engine.cohort(torch.arange(CLIENTS), keys.key(3)).run(method.local_update, shared, theta=theta)
+        return flat(got["theta"], engine.task.params)
+
+    by_size = trained(FeSEM(k=2, local=LOCAL, proximal=0.5), typical=sizes.mean().float())
+    for i in range(CLIENTS):
+        alone = trained(FeSEM(k=2, local=LOCAL, proximal=float(0.5 * sizes.mean() / sizes[i])))
+        torch.testing.assert_close(by_size[i], alone[i], atol=1e-6, rtol=1e-5)
+    down, up = FeSEM(k=2, local=LOCAL, by_size=True).cost(engine.task)
+    assert (down, up) == (engine.task.size + 4, engine.task.size + 4)
+    check_method(FeSEM(k=2, local=LOCAL, by_size=True))

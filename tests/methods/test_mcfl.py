@@ -13,9 +13,9 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.evaluate import personal_models
+from clusterfl.evaluate import evaluate, personal_models
 from clusterfl.loop import Outcome, Schedule, Simulation
-from clusterfl.methods import CFL, FLHC, IFCA, MCFL, FedAvg
+from clusterfl.methods import CFL, FLHC, IFCA, MCFL, FedAvg, FedDSMIC
 from clusterfl.methods.mcfl import FEATURES, MCFLState, embedding
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
@@ -183,3 +183,32 @@ def test_wrong_settings_say_so() -> None:
         with pytest.raises(ValueError, match=next(iter(options))):
             MCFL(**options)
     assert MCFL().base == CFL()
+
+
+def test_abroad_a_personalising_base_makes_its_own_of_the_model_that_is_chosen_there() -> None:
+    """Inter accuracy is what a client really uses on another cluster's data, and there is none with one cluster."""
+    base = FedDSMIC(k=2, local=LOCAL, warmup=0, inner_lr=0.5, personal_steps=5)
+    population, ids = small_population(), torch.arange(CLIENTS)
+    run = Simulation(MCFL(base), population, Serial(small_task(), population), Schedule(3, eval_inter=True))
+    found = run.run()
+    index, served = found.served.index, found.served
+    key, accuracies = keys.fold_in(keys.key(0), "cross"), []
+    for g in range(2):
+        hosts, guests = ids[index == g], ids[index != g]
+        answers = []
+        for i in guests.tolist():
+            host = int(hosts[i % len(hosts)])
+            test = Shards.from_parts([population.test.of(host)] * len(population.test))
+            there = Serial(small_task(), replace(population, test=test))
+            one = replace(served, index=served.index[[i]])
+            parts = evaluate(there, found.method, one, ids[[i]], keys.fold_in(key, "abroad", g), 3)
+            answers.append(float(parts.accuracy[0]))
+        accuracies.append(sum(answers) / len(answers))
+    assert found.inter == pytest.approx(sum(accuracies) / 2, abs=1e-6)
+    assert found.inter != pytest.approx(found.intra, abs=1e-3)
+    last = found.records[-1]
+    assert (last.intra, last.inter) == (found.intra, found.inter)
+    assert [r.inter is None for r in found.records] == [False] * 4
+    one_cluster = MCFL(replace(base, k=1))
+    alone = Simulation(one_cluster, population, Serial(small_task(), population), Schedule(1, eval_inter=True)).run()
+    assert alone.inter is None and alone.records[-1].inter is None and alone.records[-1].intra is not None

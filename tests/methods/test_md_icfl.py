@@ -164,7 +164,8 @@ def test_variants_recover_swapped_labels(method: MDICFL) -> None:
     assert ari(outcome) == 1.0
 
 
-def test_the_papers_random_start_freezes() -> None:
+def test_a_small_perceptron_does_not_leave_the_papers_random_start() -> None:
+    """It need not be so: LeNets move (docs/initialisation.md)."""
     population = digits()
     outcome, simulation = learn(replace(FAST, start="independent"), population)
     first = simulation.records[0].assign

@@ -138,3 +138,21 @@ def test_downloads_a_kth_of_ifca(privacy: Any, k: int) -> None:
         down[method.name] = engine.traffic.total_down - before
     floats = CLIENTS * k * CLASSES * 4 if privacy == "strong" else 0
     assert down["md-icfl"] - floats == down["ifca"] / k
+
+
+def test_the_servers_view_of_strong_privacy_leaves_the_label_ratios_open() -> None:
+    """Eq. 8: from class-wise distances and answers alone a server cannot tell a client's label ratios.
+
+    The most that it can do is to keep the ratios that explain every answer: after 40 rounds, ratios far from the true
+    ones still do, although some are ruled out.
+    """
+    classes, k, rounds = 4, 3, 40
+    truth = torch.tensor([0.55, 0.25, 0.15, 0.05])
+    d = keys.uniform(keys.fold_in(keys.key(0), "d"), rounds, k, classes)
+    answers = (d @ truth).argmin(dim=1)
+    raw = -keys.uniform(keys.fold_in(keys.key(0), "p"), 20_000, classes).log()
+    guesses = raw / raw.sum(dim=1, keepdim=True)  # uniform over all ratios
+    fits = (torch.einsum("tkc,nc->ntk", d, guesses).argmin(dim=2) == answers).all(dim=1)
+    left = guesses[fits]
+    assert 1 < len(left) < len(guesses), "answers say something, but not all"
+    assert float((left - truth).abs().sum(dim=1).max()) > 0.05

@@ -110,7 +110,16 @@ def test_how_long_a_rule_trains() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"lr": -0.1}, {"momentum": -1.0}, {"batch": 0}, {"epochs": 0}, {"steps": 0}, {"lr_decay": -1.0}, {"epochs": None}],
+    [
+        {"lr": -0.1},
+        {"momentum": -1.0},
+        {"batch": 0},
+        {"epochs": 0},
+        {"steps": 0},
+        {"lr_decay": -1.0},
+        {"epochs": None},
+        {"lr": 1e300},
+    ],
     ids=str,
 )
 def test_rules_that_cannot_be(wrong: dict[str, Any]) -> None:

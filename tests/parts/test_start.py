@@ -32,6 +32,7 @@ STRATEGIES = [
     "loss-pp",
     "resample-balanced",
     "shared-body",
+    "misplaced",
 ]
 
 
@@ -90,10 +91,18 @@ def test_an_impossible_k_is_refused(k: int) -> None:
         small_start(Start("independent"), k)
 
 
-def test_independent_nets_freeze_methods_that_compare_trained_models_with_old_centres() -> None:
+def test_independent_nets_freeze_fesem() -> None:
     seen = ids_over_rounds(FeSEM(k=4, local=RULE, proximal=0.0), Start("independent"), 6)
     assert all(torch.equal(s, seen[0]) for s in seen), "no client ever moves"
     assert ari(seen[-1]) < 0.2
+
+
+def test_misplaced_clients_are_a_third_and_ifca_takes_them_back() -> None:
+    right, wrong = small_start(Start("kmeans-local")), small_start(Start("misplaced"))
+    assert int((right.assign != wrong.assign).sum()) == 4
+    for seed in range(2):
+        seen = ids_over_rounds(IFCA(k=4, local=RULE), Start("misplaced"), 4, seed)
+        assert ari(seen[0]) < 0.6 and ari(seen[-1]) == 1.0
 
 
 def test_identical_nets_collapse_into_one_cluster_by_ties() -> None:

@@ -108,7 +108,7 @@ def test_a_run_judged_by_an_error_is_better_when_it_is_lower(tmp_path: Path) -> 
 
 def test_by_cluster_is_the_mean_of_who_was_there() -> None:
     values, assign = np.array([[0.2, 0.4, 0.9], [0.3, 0.5, 0.7]]), np.array([[0, 0, 1], [0, 0, 0]])
-    found = by_cluster(values, assign)
+    found = by_cluster(values, assign, [0, 1])
     assert found[0].tolist() == pytest.approx([0.3, 0.5]) and found[1][0] == 0.9 and math.isnan(found[1][1])
 
 

@@ -1,4 +1,4 @@
-"""Ours beside the paper's: what counts as reproduced."""
+"""Ours beside the paper's: within, above, below."""
 
 from __future__ import annotations
 
@@ -11,25 +11,33 @@ from tests.reproduce.tiny import result
 
 
 @pytest.mark.parametrize(
-    ("metric", "paper", "ours", "void", "reproduced"),
+    ("metric", "paper", "ours", "void", "verdict"),
     [
-        ("accuracy_mean", 90.0, (88.5,), 0, True),
-        ("accuracy_mean", 90.0, (88.4,), 0, False),
-        ("accuracy_mean", 90.0, (99.0,), 0, True),
-        ("accuracy_mean", 90.0, (80.0, 97.0), 0, True),
-        ("ari", 0.95, (0.9,), 0, True),
-        ("ari", 0.95, (0.89,), 0, False),
+        ("accuracy_mean", 90.0, (88.5,), 0, "within"),
+        ("accuracy_mean", 90.0, (88.4,), 0, "below"),
+        ("accuracy_mean", 90.0, (91.5,), 0, "within"),
+        ("accuracy_mean", 90.0, (91.6,), 0, "above"),  # an overshoot is no reproduction
+        ("accuracy_mean", 90.0, (80.0, 97.0), 0, "within"),
+        ("ari", 0.95, (0.9,), 0, "within"),
+        ("ari", 0.95, (0.89,), 0, "below"),
+        ("ari", 0.9, (1.0,), 0, "above"),
         ("accuracy_mean", None, (99.0,), 0, None),
         ("accuracy_mean", 90.0, (), 0, None),
-        ("inter_accuracy", 45.0, (), 2, False),
-        ("inter_accuracy", 45.0, (50.0,), 1, False),
+        ("inter_accuracy", 45.0, (), 2, "void"),
+        ("inter_accuracy", 45.0, (50.0,), 1, "void"),
         ("bytes_up", 5.0, (4.0,), 0, None),
+        ("accuracy_std", 5.0, (4.0,), 0, None),
     ],
 )
 def test_counting_rule(
-    metric: str, paper: float | None, ours: tuple[float, ...], void: int, reproduced: bool | None
+    metric: str, paper: float | None, ours: tuple[float, ...], void: int, verdict: str | None
 ) -> None:
-    assert Figure("a", "b", metric, paper, ours, void).reproduced is reproduced
+    assert Figure("a", "b", metric, paper, ours, void).verdict == verdict
+
+
+def test_the_text_shows_both_spreads_and_the_mark() -> None:
+    assert Figure("a", "b", "f1_micro", 67.6, (60.0, 62.0), spread=0.6).text == "61.00 ± 1.41 / 67.6 ± 0.6 ▽"
+    assert Figure("a", "b", "f1_micro", 45.0, (93.5,)).text == "93.50 / 45 ▲"
 
 
 def test_comparison_is_over_seeds_in_the_papers_unit(tiny: Experiment) -> None:
@@ -41,9 +49,9 @@ def test_comparison_is_over_seeds_in_the_papers_unit(tiny: Experiment) -> None:
     assert (figure.row, figure.setting, figure.paper) == ("Global", "R=0.5", 10.0)
     assert figure.ours == pytest.approx((8.0, 10.0)) and figure.mean == pytest.approx(9.0)
     assert figure.text == "9.00 ± 1.41 / 10 ✓"
-    assert (found.reproduced, found.compared, found.seeds) == (1, 1, [0, 4])
-    assert found.count == "1 of 1 figures reproduced, 2 seeds"
+    assert (dict(found.verdicts), found.seeds) == ({"within": 1}, [0, 4])
+    assert found.count == "1 run: 1 within; 2 seeds"
     assert compare(tiny, "laptop").results == ()
     other = list(tiny.cells("full", [0]))[1]
     write_result(other, result(other, accuracy_mean=0.5))
-    assert compare(tiny, "full").count == "1 of 2 figures reproduced, 1 to 2 seeds"
+    assert compare(tiny, "full").count == "2 run: 1 within, 1 below; 1 to 2 seeds"

@@ -20,13 +20,20 @@ def test_page(folder: Path, tiny: Experiment) -> None:
         'citation = "x"\ntitle = "A drawing"\nkind = "figure"\nuses = "some.table1"\nreport = "a.b:draw"\n'
     )
     text = page(load_all(folder))
-    assert "**At full scale 2 of 3 figures are reproduced.**" in text
-    assert "**At laptop scale 0 of 1 figures are reproduced.**" in text
-    assert "| Global | 50.00 / 10 ✓ | 25.00" not in text  # ARI is 0.25, not 25 points
-    assert "| Global | 50.00 / 10 ✓ | 0.25 / – | 50.00 / 99.9 | 0.25 / – |" in text
-    assert "| IFCA+2 |  |  | 50.00 / – | 0.25 / -1 ✓ |" in text
+    assert "**Of 3 figures in the papers' tables 3 have been run.**" in text
+    assert "- at full scale 3 run: 2 above, 1 below\n" in text and "laptop scale alone" not in text
+    assert "| `some.table1` | 3 | 3 | – | 2 | 1 | – | – | – | – | – | – | – |" in text
+    assert "| Global | 50.00 / 10 ▲ | 25.00" not in text  # ARI is 0.25, not 25 points
+    assert "| Global | 50.00 / 10 ▲ | 0.25 / – | 50.00 / 99.9 ▽ | 0.25 / – |" in text
+    assert "| IFCA+2 |  |  | 50.00 / – | 0.25 / -1 ▲ |" in text
+    assert "- IFCA+2: start = kmeans-local (paper: independent)" in text
     assert "clusterfl reproduce some.table1 --scale full --seeds 0" in text
     assert "- The step size is not given." in text and "The order of methods is the paper's." in text
-    assert "Drawn from the results of `some.table1`." in text and "Drawn by `a.b:draw`." in text
+    assert "Drawn" not in text and "Not drawn." in text
     assert page(load_all(folder)) == text  # nothing in it changes by itself
+    figures = folder.parent / "docs" / "figures"
+    figures.mkdir()
+    (figures / "some-fig2.png").write_bytes(b"")
+    again = page(load_all(folder), figures)
+    assert "![A drawing](figures/some-fig2.png)" in again and "from the results of `some.table1`" in again
     assert page_path(folder) == folder.parent / "docs" / "reproduction.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,10 +13,15 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 import clusterfl
+from clusterfl import keys
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError, DataError
+from clusterfl.models import build_model
 from clusterfl.runs.admission import admit
 from clusterfl.runs.checkpoint import CheckpointError
+from clusterfl.runs.ledger import LedgerFile, charge_to
+from clusterfl.task import Task
+from tests.engines.wrappers.exchanges import private
 from tests.hospitals import NAMES, hospital_run, hospital_table
 
 
@@ -98,3 +104,46 @@ def test_names_are_in_every_file_of_a_run(hospitals: Path) -> None:
     for table in ("metrics.parquet", "assignments.parquet"):
         assert sorted(set(pq.read_table(hospitals / table)["client"].to_pylist())) == names
     assert summary["ari"] is None and summary["intra_accuracy"] > summary["inter_accuracy"]
+
+
+def test_what_is_written_is_what_was_measured(tmp_path: Path) -> None:
+    """Personal models in the files once were others than those whose accuracy was said."""
+    for extra in ([], ["engine.clip_updates=0.05"]):
+        settings = ["rounds=2", "data.clients=4", "data.clusters=2", "data.unseen=4", "data.samples=20"]
+        config = Config.load(None, [*settings, "engine.name=stacked", "method.name=fedavg-ft", *extra])
+        folder = tmp_path / f"run{len(extra)}"
+        clusterfl.run(config, out=folder)
+        got = admit(folder, out=folder / "theirs")
+        population = config.population()
+        module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
+        task = Task(module, population.classes)
+        files, ids = sorted((folder / "theirs").iterdir()), range(population.clients, len(population.train))
+        for i, file, said in zip(ids, files, accuracies(got), strict=True):
+            x, y = population.test.of(i)
+            right = task.logits(load_file(file), x).argmax(1) == y
+            assert float(right.double().mean()) == pytest.approx(said)
+
+
+def accuracies(got: dict[str, Any]) -> list[float]:
+    clients = got["clients"]
+    return [c["accuracy"] for c in (clients.values() if isinstance(clients, dict) else clients)]
+
+
+def test_admissions_under_privacy_have_fresh_noise_are_charged_and_say_so(tmp_path: Path) -> None:
+    """The same noise for the same client number: what A sent minus what B sent once was free of it."""
+    pytest.importorskip("dp_accounting")
+    settings = ["rounds=1", "data.clients=6", "data.clusters=2", "data.unseen=2", "data.samples=20", "method.k=2"]
+    settings += ["engine.name=serial", "method.name=robust-tkm", "privacy.clip=0.5", "privacy.noise_multiplier=4.0"]
+    clusterfl.run(Config.load(None, settings), out=tmp_path / "r")
+    spent = [admit(tmp_path / "r")["privacy"] for _ in range(2)]
+    assert spent[0]["uploads"] < spent[1]["uploads"] and spent[0]["epsilon"] < spent[1]["epsilon"]
+    ledger = LedgerFile.open(tmp_path / "r" / "privacy.log")
+    assert ledger.releases[6] == 3 and ledger.most == 3, "at the end of the run, and twice since"
+    new = tmp_path / "new"
+    new.mkdir()
+    for name in "ab":
+        np.savez(new / f"{name}.npz", x=np.zeros((8, 1, 8, 8), np.uint8), y=np.arange(8))
+    first, second = (admit(tmp_path / "r", f"folder:{new}")["privacy"] for _ in range(2))
+    assert (first["uploads"], second["uploads"]) == (1, 2), "other clients, a ledger of their own"
+    other = [int(charge_to(private(), tmp_path / "r" / name, keys.key(0))) for name in ("privacy.log", "new.log")]
+    assert len({int(keys.key(0)), *other}) == 3, "a key of its own after every charge"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 import torch
 
 from clusterfl.config import CheckpointConfig
-from clusterfl.engines import Serial
+from clusterfl.engines import Serial, codec
 from clusterfl.engines.wrappers import wrapper_of
 from clusterfl.engines.wrappers.privacy import Private
 from clusterfl.loop import Schedule, Simulation
-from clusterfl.methods import FedPer
+from clusterfl.method import Single
+from clusterfl.methods import IFCA, FedPer
 from clusterfl.runs.checkpoint import CheckpointError, Checkpoints, newest_snapshot, read_snapshot
 from clusterfl.testing import assert_equal, small_population, small_task
 from tests.engines.wrappers.exchanges import ALONE, RULE, private
@@ -137,9 +139,48 @@ def test_a_resume_goes_on_counting_what_privacy_costs(tmp_path: Path) -> None:
         first.step(), saving.save(first)
     second = simulation(method=ALONE, engine=private())
     assert saver(tmp_path).restore(second)
-    assert torch.equal(second.engine.account(), first.engine.account())  # type: ignore[arg-type]
+    assert_equal(second.engine.account(), first.engine.account(), "the account")
     second.run()
     assert [r.epsilon for r in second.records] == [r.epsilon for r in whole.records]
     assert_equal(whole.state, second.state, "the model")
     releases = [wrapper_of(sim.engine, Private).releases for sim in (whole, second)]  # type: ignore[union-attr,arg-type]
     assert torch.equal(*releases) and newest_snapshot(tmp_path).kept == {}, "the account is nobody's kept state"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"round": "two"}, "its round is 'two'"),
+        ({"traffic": {"up": {"FedPer.train": "much"}}}, "its traffic is not counted in bytes"),
+        ({"traffic": 3}, "its traffic is not counted in bytes"),
+        ({"kept": {0: {"head": "text"}}}, "what its clients keep are no tensors"),
+        ({"kept": [1]}, "what its clients keep are no tensors"),
+        ({"account": [1, 2]}, "its account of privacy are no tensors"),
+        ({"state": {"theta": 1}}, "its state is another one"),
+        ({"state": Single({"a": 3})}, "its state is another one"),  # type: ignore[dict-item]
+    ],
+    ids=str,
+)
+def test_a_whole_checkpoint_of_wrong_types_is_passed_over(
+    change: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, 2)
+    newest = tmp_path / "checkpoints" / files(tmp_path)[-1]
+    newest.write_bytes(codec.pack(replace(read_snapshot(newest), **change)))
+    again = simulation()
+    assert saver(tmp_path).restore(again) and again.round == 1
+    assert said in caplog.text and newest_snapshot(tmp_path, METHOD, 12).round == 1
+
+
+def test_assignments_out_of_range_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    method = IFCA(k=2, local=RULE)
+    sim, saving = simulation(2, method), saver(tmp_path)
+    sim.start()
+    saving.save(sim)
+    sim.step()
+    saving.save(sim)
+    newest = tmp_path / "checkpoints" / files(tmp_path)[-1]
+    far = replace(sim.state, assign=sim.state.assign + 7)
+    newest.write_bytes(codec.pack(replace(read_snapshot(newest), state=far)))
+    assert saver(tmp_path).restore(simulation(2, method))
+    assert "its clients use models that are not there" in caplog.text

@@ -13,6 +13,7 @@ from clusterfl.client import Client, Shard
 from clusterfl.engines import Serial, Stacked
 from clusterfl.parts.local import SGD
 from clusterfl.runs.choose_k import View, advise, choose_k, half, prediction_strength
+from clusterfl.runs.choose_k_fesem import choose_by_fesem, held_out
 from clusterfl.testing import small_population, small_task
 
 ROOT_CONFIG = ["--set", "data.unseen=0"]
@@ -47,3 +48,20 @@ def test_the_largest_stable_number_is_advised() -> None:
     views = [View(k, s, None, 1.0, None) for k, s in ((1, 1.0), (2, 0.95), (3, 0.5), (4, 0.82), (5, 0.79))]
     assert advise(views).k == 4
     assert advise([replace(v, stability=0.1 * v.k) for v in views[1:]]).k == 5, "else the most stable"
+
+
+def test_fesems_way_finds_two_groups_on_held_out_samples() -> None:
+    """Section 5.2: a few rounds with every K on a sample of clients, and the best of them."""
+    population, task = small_population(), small_task()
+    some = held_out(population, 8, keys.key(1))
+    assert some.clients == 8 and some.unseen == 0
+    for i in range(8):
+        train, test = ({x.numpy().tobytes() for x in side.of(i)[0]} for side in (some.train, some.test))
+        assert test and not train & test
+    rule = SGD(lr=0.1, batch=10, epochs=3)
+    found = choose_by_fesem(population, lambda p: Serial(task, p), rule, [1, 2, 3], 0, sample=12)
+    assert found.k == 2 and [t.k for t in found.trials] == [1, 2, 3]
+    assert found.trials[0].accuracy < found.trials[1].accuracy - 0.2
+    assert all(t.distance > 0 for t in found.trials)
+    with pytest.raises(ValueError, match="k=13 should be at most the 12 clients"):
+        choose_by_fesem(population, lambda p: Serial(task, p), rule, [13], 0, sample=60)

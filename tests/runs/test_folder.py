@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,39 @@ def test_a_folder_has_one_owner_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="should be a folder, but is a file"), exclusive(tmp_path / "file"):
         pytest.fail("a file")
+
+
+def test_a_folder_that_cannot_be_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for use in (lambda folder: check_free(folder, config()), lambda folder: exclusive(folder).__enter__()):
+        with pytest.raises(ConfigError, match=r"file/x should be a folder, but .*file is a file"):
+            use(tmp_path / "file" / "x")
+        with pytest.raises(ConfigError, match=r"out=.{50,110} should be a folder that can be written, but: File name"):
+            use(tmp_path / ("n" * 300))
+
+    def denied(self: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    with pytest.raises(ConfigError, match="should be a folder that can be written, but: Permission denied"):
+        exclusive(tmp_path / "new").__enter__()
+
+
+def test_a_config_that_is_no_text_is_another_runs(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(ConfigError, match="holds another run"):
+        check_free(tmp_path, config())
+    (tmp_path / "config.toml").unlink()
+    (tmp_path / "config.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"config\.toml should be a file that can be read, but: Is a directory"):
+        check_free(tmp_path, config())
+
+
+def test_a_folder_that_is_removed_meanwhile_is_one_sentence(tmp_path: Path) -> None:
+    said = r"could not be written .*make its folder one that is there"
+    with pytest.raises(ClusterflError, match=said), exclusive(tmp_path / "run"):
+        shutil.rmtree(tmp_path / "run")
+        write_config(tmp_path / "run", config())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from clusterfl import keys
 from clusterfl.commands.app import app
-from clusterfl.engines.wrappers.privacy import epsilon
+from clusterfl.engines.wrappers.accounting import epsilon
 from clusterfl.errors import DataError
 from clusterfl.runs.ledger import LedgerFile
 from clusterfl.testing import CLIENTS, play
@@ -86,7 +86,15 @@ def test_a_run_writes_what_it_spent(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", *words, "--out", out, "--json", "--quiet"], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
     privacy = json.loads(done.stdout)["privacy"]
-    assert privacy == {"epsilon": epsilon(3, 4.0, 1e-5), "delta": 1e-5, "uploads": 3, "uncovered": []}
+    assert privacy == {
+        "epsilon": epsilon(3, 4.0, 1e-5),
+        "delta": 1e-5,
+        "uploads": 3,
+        "uncovered": ["evaluation: each client's test accuracy and loss"],
+        "given": [],
+        "unit": "client",
+        "sampling": "known",
+    }
     rows = [json.loads(line) for line in (tmp_path / "x" / "rounds.jsonl").read_text().splitlines()]
     assert [r["epsilon"] for r in rows] == [epsilon(t, 4.0, 1e-5) for t in range(4)]
     again = CliRunner().invoke(app, ["run", *words, "--out", out, "--json", "--quiet"], catch_exceptions=False)

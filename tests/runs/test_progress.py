@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import TextColumn
 
-from clusterfl.runs.progress import Lines, Live, Progress, Silent, display, size
+from clusterfl.runs.progress import Lines, Live, Progress, Silent, by_cluster, display, size
 
 from .python_runs import run
 
@@ -55,6 +57,18 @@ def test_live() -> None:
     assert "ifca 4/9 accuracy 0.500" in said and "cluster 0" in said and "0.750" in said and "2 clients" in said
     live.pictures = False
     assert live.picture() is live.progress
+
+
+def test_by_cluster_is_the_mean_of_who_was_measured(tmp_path: Path) -> None:
+    record = run(tmp_path, rounds=1).records[-1]
+    accuracy = record.accuracy.clone()
+    accuracy[0] = float("nan")
+    found = by_cluster(replace(record, accuracy=accuracy))
+    assert found.keys() == set(record.assign.tolist()) and sum(size for _, size in found.values()) == len(accuracy)
+    for k, (mean, _) in found.items():
+        assert mean == pytest.approx(float(accuracy[record.assign == k].nanmean()))
+    nothing = by_cluster(replace(record, accuracy=torch.full_like(accuracy, torch.nan)))
+    assert all(mean != mean for mean, _ in nothing.values())
 
 
 def test_the_display_fits_the_place(capsys: pytest.CaptureFixture[str]) -> None:

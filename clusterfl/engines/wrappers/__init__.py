@@ -39,14 +39,20 @@ class Wrapper(BaseEngine):
     def set_states(self, states: dict[int, Tree]) -> None:
         self.inner.set_states(states)
 
+    def newly_kept(self, clients: list[int]) -> dict[int, Tree]:
+        return self.inner.newly_kept(clients)
+
+    def take_back(self, clients: list[int]) -> None:
+        self.inner.take_back(clients)
+
     def rejections(self) -> int:
         return self.inner.rejections()
 
-    def account(self) -> Tensor | None:
+    def account(self) -> Tree | None:
         return self.inner.account()
 
-    def set_account(self, releases: Tensor | None) -> None:
-        self.inner.set_account(releases)
+    def set_account(self, account: Tree | None) -> None:
+        self.inner.set_account(account)
 
     def epsilon(self) -> float | None:
         return self.inner.epsilon()

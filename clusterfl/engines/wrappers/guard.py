@@ -2,7 +2,8 @@
 
 What a reply should look like is found by running the procedure once on a made-up client with two samples
 of zeros: names, shapes and dtypes must be the same. Values must be finite; what is declared as a weight must be
-positive and no more than ``most``, and a cluster id one of the rows that the client could choose from.
+positive and no more than ``most``, and a cluster id one of the rows that the client could choose from. What a client
+keeps must be finite too, and is committed only with an accepted reply: a rejected client keeps what it had.
 
 Nothing here outlives a round: counts are written into the round's record, so a resume needs none of it.
 """
@@ -19,6 +20,7 @@ from clusterfl.client import Client, Shard
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers import Wrapper
 from clusterfl.message import Call, Chunk, Cluster, Fields, Payload, Weight, length, take_row, take_rows, tensors_of
+from clusterfl.tree import is_finite
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class Guard(Wrapper):
             return
         for chunk in self.inner.execute(call):
             reasons = self._reasons(call, chunk)
+            ids = call.ids[chunk.positions].tolist()
+            self.inner.take_back([i for i, reason in zip(ids, reasons, strict=True) if reason])
             for p, reason in zip(chunk.positions.tolist(), reasons, strict=True):
                 if reason:
                     client = int(call.ids[p])
@@ -73,6 +77,10 @@ class Guard(Wrapper):
             elif isinstance(value, Tensor) and isinstance(kind, Cluster):
                 k = choices(call, kind)
                 _note(reasons, (value < 0) | (value >= k), f"{field} should be between 0 and {k - 1}")
+        kept = self.inner.newly_kept(call.ids[chunk.positions].tolist())
+        for j, i in enumerate(call.ids[chunk.positions].tolist()):
+            if not reasons[j] and not is_finite(kept.get(i, {})):
+                reasons[j] = "what it keeps is not finite"
         return reasons
 
     def _shape_fault(self, call: Call, chunk: Chunk) -> str:

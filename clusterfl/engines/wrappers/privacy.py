@@ -4,22 +4,25 @@ What a reply holds decides what is done to it (message.py). Models and gradients
 sends minus what it was sent) to length ``clip`` and adds Gaussian noise of ``clip * noise_multiplier`` to every
 coordinate before anybody sees it. A statistic, or label information, with a bound: the same with its bound in place of
 ``clip``. Each of these is a release and is charged to its client. Everything else that leaves a client (weights,
-cluster ids, losses, statistics without a bound) is named as not covered.
+cluster ids, losses, statistics without a bound) is named as not covered. Parameters that do not train are the same for
+everybody: they are sent as they came. Where a client says which of several models it began from, the update is blurred
+and the choice is not: epsilon then holds *given* that choice, and says so.
 
-Epsilon is that of the client with most releases. The accounting is the cautious one: the server sees every upload by
-itself and knows who was asked, so sampling amplifies nothing; two worlds are neighbours if one client's whole data is
-replaced by any other. docs/reliability.md says what this does not cover.
+With ``unit = "sample"`` clients add the noise while they train (DP-SGD, parts/local.py), and models leave as they are.
+
+Epsilon is that of the client with most releases (accounting.py). docs/reliability.md says what this does not cover.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import logging
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,13 +30,32 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.cohort import Spent
 from clusterfl.engines.base import BaseEngine
-from clusterfl.engines.wrappers.updates import Changing, Parts, norms, put, scaled, updates
+from clusterfl.engines.wrappers.accounting import Cost
+from clusterfl.engines.wrappers.updates import Changing, Parts, norms, origin_of, put, scaled, updates
 from clusterfl.errors import ConfigError
-from clusterfl.fields import option
-from clusterfl.message import Call, Chunk, Fields, Gradient, Labels, Model, Statistic, tensors_of
+from clusterfl.fields import one_of, option
+from clusterfl.message import (
+    Call,
+    Chunk,
+    Declaration,
+    Fields,
+    Gradient,
+    Kept,
+    Labels,
+    Model,
+    Statistic,
+    Weight,
+    tensors_of,
+)
+from clusterfl.parts.local import SGD, PrivateSGD, rules_of
 from clusterfl.task import Task
+from clusterfl.tree import Tree
 
 log = logging.getLogger(__name__)
+
+Unit = Literal["client", "sample"]
+Sampling = Literal["known", "secret"]
+METRICS = "evaluation: each client's test accuracy and loss"
 
 
 @dataclass(frozen=True)
@@ -43,11 +65,16 @@ class PrivacyConfig:
     clip: float | None = option(None, "length to which clients cut their updates; unset: no privacy")
     noise_multiplier: float = option(1.0, "standard deviation of the noise on each coordinate, in clips")
     delta: float = option(1e-5, "the chance with which epsilon may fail")
+    unit: Unit = option("client", "what is hidden: a client's whole data | sample: one sample, by noise in local steps")
+    sampling: Sampling = option("known", "who is asked is known | secret, which amplifies; for methods of sums alone")
+    publish_metrics: bool = option(True, "measure on clients' test data, which no noise covers")
 
     def __post_init__(self) -> None:
+        one_of(Unit, self, "unit")
+        one_of(Sampling, self, "sampling")
         for name, value in (("clip", self.clip), ("noise_multiplier", self.noise_multiplier)):
-            if value is not None and not value > 0.0:
-                raise ValueError(f"{name}={value} should be above 0")
+            if value is not None and not 1e-6 <= value <= 1e6:
+                raise ValueError(f"{name}={value} should be between 1e-06 and 1e+06")
         if not 0.0 < self.delta < 1.0:
             raise ValueError(f"delta={self.delta} should be between 0 and 1")
 
@@ -76,6 +103,9 @@ class Charge:
     clients: list[int]
     releases: int  # Gaussian releases of each client
     uncovered: list[str]
+    given: list[str] = field(default_factory=list)  # what of the uncovered the rest is conditional on
+    round: int = 0
+    of: int = 0  # how many clients these were drawn from; 0: everybody was asked
 
 
 @dataclass
@@ -83,19 +113,37 @@ class Ledger:
     """Every charge. A call that is repeated releases the same bits and is charged once."""
 
     charged: set[str] = field(default_factory=set)
-    releases: dict[int, int] = field(default_factory=dict)  # by client
+    releases: Counter[int] = field(default_factory=Counter)  # by client
+    always: Counter[int] = field(default_factory=Counter)  # by client: of calls that asked everybody
+    sampled: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by round: asked, of how many, releases
     uncovered: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
 
     @property
     def most(self) -> int:
         return max(self.releases.values(), default=0)
 
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.most, max(self.always.values(), default=0), Counter(self.sampled.values()))
+
     def charge(self, charge: Charge) -> None:
         """Notes a charge; whoever stores ledgers does so before this returns."""
         self.charged.add(charge.call)
         self.uncovered.update(charge.uncovered)
-        for i in charge.clients:
-            self.releases[i] = self.releases.get(i, 0) + charge.releases
+        self.given.update(charge.given)
+        self.count(charge)
+
+    def count(self, charge: Charge) -> None:
+        for i in charge.clients if charge.releases else ():
+            self.releases[i] += charge.releases
+            if not charge.of:
+                self.always[i] += charge.releases
+        if charge.of and charge.releases:
+            asked, of, releases = self.sampled.get(charge.round, (0, 0, 0))
+            # a second call of a round asks those of the same sample that are left
+            size = max(asked, len(charge.clients))
+            self.sampled[charge.round] = (size, max(of, charge.of), releases + charge.releases)
 
 
 class Private(Changing):
@@ -105,24 +153,42 @@ class Private(Changing):
         check_private(config, inner.task)
         super().__init__(inner)
         self.config, self.ledger = config, Ledger()
-        self.releases = torch.zeros(len(inner.population.train), dtype=torch.int64)
+        self.own = Ledger()  # what the rounds that this run stands for have cost, repeated ones included
+        self.measured = False
+        self._round = (-1, 0)  # the last one's number, and how many clients its sample was drawn from
+
+    @property
+    def releases(self) -> Tensor:
+        """So far, of each client."""
+        n = len(self.population.train)
+        return torch.tensor([self.own.releases[i] for i in range(n)], dtype=torch.int64)
 
     def execute(self, call: Call) -> Iterator[Chunk]:
+        self.measured |= call.measure
         charged = call.server or call.measure
+        if self.config.unit == "sample" and not charged:
+            call = replace(call, method=noisy(call.method, self.config))
         for chunk in super().execute(call):
             if not charged:  # before the first reply leaves its client
                 self._charge(call, chunk.fields)
                 charged = True
             yield chunk
 
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]], **more: Any) -> list[Tree]:
+        self.measured = True
+        return super().score_rows(models, jobs, **more)
+
     def change(self, call: Call, chunk: Chunk) -> Chunk:
         assert self.config.clip is not None
+        chunk = with_fixed(self.task, call, chunk)
+        if self.config.unit == "sample":
+            return chunk
         ids = call.ids[chunk.positions].tolist()
         everybody = torch.ones(len(ids), dtype=torch.bool)
         start, moves = updates(self.task, call, chunk)
         if moves:
             chunk = put(chunk, start, self._blurred(call, ids, moves, self.config.clip), everybody)
-        for name, bound in bounded(call, chunk.fields).items():
+        for name, bound in bounded(call.declared, chunk.fields).items():
             parts = {(name, inner): t for _, inner, t in tensors_of({name: chunk.fields[name]})}
             blurred = self._blurred(call, ids, parts, bound)
             value = chunk.fields[name]
@@ -141,53 +207,156 @@ class Private(Changing):
     # -- what it costs -------------------------------------------------------------------------------
 
     def _charge(self, call: Call, fields: Fields) -> None:
-        releases, uncovered = coverage(self.task, call, fields)
+        covers = coverage(self.task, call, fields)
+        if self.config.unit == "sample":
+            covers = self._in_samples(call, covers, fields)
+        releases, uncovered = covers.releases, covers.uncovered
         new = [what for what in uncovered if what not in self.ledger.uncovered]
         if new:
             log.warning("epsilon does not cover these, which leave clients as they are: %s", ", ".join(new))
-        charge = Charge(call_name(call), call.ids.tolist() if releases else [], releases, uncovered)
+        ids = call.ids.tolist() if releases else []
+        of = self._drawn_from(call)
+        charge = Charge(call_name(call), ids, releases, uncovered, covers.given, call.round, of)
         if (releases or new) and charge.call not in self.ledger.charged:
             self.ledger.charge(charge)
-        self.releases[call.ids] += releases
+        self.own.count(charge)
+
+    def _in_samples(self, call: Call, covers: Coverage, fields: Fields) -> Coverage:
+        """The same for one sample: an epoch reads it once. What clients do not make in local steps is not covered, and
+        the models may have begun where that says."""
+        models = [n for n in fields if isinstance(call.declared.get(n), Model)]
+        rule = next((r for r in rules_of(call.method) if isinstance(r, PrivateSGD)), None)
+        bare = [n for n in fields if n not in models or rule is None]
+        uncovered = list(dict.fromkeys([*covers.uncovered, *(f"{call.label}: {n}" for n in bare)]))
+        if rule is None or not models or not covers.releases:
+            return Coverage(0, uncovered, [])
+        epochs = max(rule.epochs_of(int(n)) for n in self.population.train.sizes[call.ids])
+        told = [n for n in bare if not isinstance(call.declared.get(n), Weight)]
+        return Coverage(epochs, uncovered, [f"{call.label}: {n}" for n in told])
+
+    def _drawn_from(self, call: Call) -> int:
+        """How many clients a secret sample was drawn from; 0 where everybody was asked, or newcomers. The first call of
+        a round decides: who is left for a second one was not drawn."""
+        if self.config.sampling == "known":
+            return 0
+        could = int((self.population.train.sizes[: self.clients] > 0).sum())
+        drawn = len(call.ids) < could and int(call.ids.max()) < self.clients
+        if self._round[0] != call.round or not drawn:
+            self._round = (call.round, could if drawn else 0)
+        return self._round[1]
+
+    def _epsilon(self, cost: Cost) -> float:
+        config = self.config
+        return cost.epsilon(config.noise_multiplier, config.delta, secret=config.sampling == "secret")
 
     def epsilon(self) -> float:
         """What the rounds so far have spent; the same for a run that was never stopped and one that was."""
-        return epsilon(int(self.releases.max()), self.config.noise_multiplier, self.config.delta)
+        return self._epsilon(self.own.cost)
 
     def spent(self) -> Spent:
-        most = max(int(self.releases.max()), self.ledger.most)
-        value = epsilon(most, self.config.noise_multiplier, self.config.delta)
-        return Spent(value, self.config.delta, most, tuple(sorted(self.ledger.uncovered)))
+        worst = max((self.own, self.ledger), key=lambda ledger: self._epsilon(ledger.cost))
+        return Spent(
+            self._epsilon(worst.cost),
+            self.config.delta,
+            max(self.own.most, self.ledger.most),
+            tuple(sorted(self.ledger.uncovered | ({METRICS} if self.measured else set()))),
+            tuple(sorted(self.ledger.given)),
+            self.config.unit,
+            self.config.sampling,
+        )
 
-    def account(self) -> Tensor:
-        return self.releases.clone()
+    def account(self) -> Tree:
+        always = torch.tensor([self.own.always[i] for i in range(len(self.releases))], dtype=torch.int64)
+        rounds = [[t, *sample] for t, sample in self.own.sampled.items()]
+        sampled = torch.tensor(rounds, dtype=torch.int64).reshape(len(rounds), 4)
+        return {"releases": self.releases, "always": always, "sampled": sampled}
 
-    def set_account(self, releases: Tensor | None) -> None:
-        self.releases = torch.zeros_like(self.releases) if releases is None else releases.clone()
+    def set_account(self, account: Tree | Tensor | None) -> None:
+        self.own = Ledger()
+        if account is None:
+            return
+        if isinstance(account, Tensor):  # as checkpoints had it when nothing was sampled in secret
+            account = {"releases": account, "always": account, "sampled": torch.zeros(0, 4, dtype=torch.int64)}
+        for counts, name in ((self.own.releases, "releases"), (self.own.always, "always")):
+            counts.update({i: n for i, n in enumerate(account[name].tolist()) if n})
+        self.own.sampled = {t: (a, of, n) for t, a, of, n in account["sampled"].tolist()}
 
 
-def bounded(call: Call, fields: Fields) -> dict[str, float]:
+# -- what a declaration says ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many Gaussian releases a reply is, what of it no noise covers, and what of that the rest is given, each as
+    "procedure: field"."""
+
+    releases: int
+    uncovered: list[str]
+    given: list[str]
+
+
+def bounded(declared: Declaration, fields: Sequence[str] | Fields) -> dict[str, float]:
     """The fields of a reply that have a bound of their own."""
-    kinds = {name: call.declared.get(name) for name in fields}
+    kinds = {name: declared.get(name) for name in fields}
     return {n: k.bound for n, k in kinds.items() if isinstance(k, Statistic | Labels) and k.bound is not None}
 
 
-def coverage(task: Task, call: Call, fields: Fields) -> tuple[int, list[str]]:
-    """How many Gaussian releases such a reply is, and what of it no noise covers, as "procedure: field"."""
-    covered = bounded(call, fields)
+def coverage(task: Task, call: Call, fields: Fields) -> Coverage:
+    """What such a reply costs and tells, with the tensors that it holds."""
+    covered = bounded(call.declared, fields)
     updated, uncovered = False, []
     for place, name, t in tensors_of(fields):
-        if place in covered:
+        kind = call.declared.get(place)
+        if place in covered or (isinstance(kind, Model) and name in task.fixed):
             continue
-        if not isinstance(call.declared.get(place), Model | Gradient):
+        if not isinstance(kind, Model | Gradient):
             uncovered.append(f"{call.label}: {place}")
-        elif name in task.fixed:
-            continue  # the same for everybody: it tells nothing
-        elif t.is_floating_point():
+        elif t.is_floating_point() and name not in task.fixed:
             updated = True
         else:
             uncovered.append(f"{call.label}: {place}.{name}")
-    return updated + len(covered), list(dict.fromkeys(uncovered))
+    return Coverage(updated + len(covered), list(dict.fromkeys(uncovered)), chosen(call.label, call.declared))
+
+
+def chosen(label: str, declared: Declaration) -> list[str]:
+    """The fields by which a client says which model it began from."""
+    return [f"{label}: {k.row}" for k in declared.values() if isinstance(k, Model) and isinstance(k.row, str)]
+
+
+def covered_by(label: str, declared: Declaration) -> tuple[list[str], Coverage]:
+    """What a procedure's declaration alone says: the fields that noise covers, and the coverage of all of them."""
+    sent = {name: kind for name, kind in declared.items() if not isinstance(kind, Kept)}
+    bounds = bounded(declared, list(sent))
+    moved = [n for n, k in sent.items() if isinstance(k, Model | Gradient)]
+    bare = [f"{label}: {n}" for n in sent if n not in bounds and n not in moved]
+    return [*moved, *bounds], Coverage(bool(moved) + len(bounds), bare, chosen(label, declared))
+
+
+def with_fixed(task: Task, call: Call, chunk: Chunk) -> Chunk:
+    """Parameters that do not train, as they were sent: a client could tell something by them."""
+    fields: Fields = dict(chunk.fields)
+    for name, value in chunk.fields.items():
+        kind = call.declared.get(name)
+        if isinstance(kind, Model) and isinstance(value, dict) and any(n in value for n in task.fixed):
+            origin = origin_of(call, chunk, kind)
+            fields[name] = {n: origin[n].clone() if n in task.fixed else t for n, t in value.items()}
+    return Chunk(chunk.positions, fields)
+
+
+# -- noise in local steps ------------------------------------------------------------------------------
+
+
+def noisy(part: Any, config: PrivacyConfig) -> Any:
+    """The same method, whose local rules cut and blur every sample's gradient."""
+    assert config.clip is not None
+    if isinstance(part, SGD):
+        return PrivateSGD.of(part, config.clip, config.noise_multiplier)
+    changed = {}
+    for f in dataclasses.fields(part):
+        value = getattr(part, f.name)
+        if f.init and dataclasses.is_dataclass(value) and not isinstance(value, type) and any(rules_of(value)):
+            changed[f.name] = noisy(value, config)
+    return replace(part, **changed) if changed else part
 
 
 def _noise(call: Call, client: int, at: tuple[str, str], like: Tensor) -> Tensor:
@@ -200,18 +369,3 @@ def call_name(call: Call) -> str:
 
     what = f"{__version__} {torch.__version__} {call.label} {int(call.key)}"
     return hashlib.sha256(what.encode()).hexdigest()[:24]
-
-
-@lru_cache(maxsize=4096)
-def epsilon(releases: int, noise_multiplier: float, delta: float) -> float:
-    """Epsilon of so many Gaussian releases, by privacy loss distributions; never below the true one."""
-    if not releases:
-        return 0.0
-    import dp_accounting
-    from dp_accounting import pld
-
-    # REPLACE_ONE counts twice the clip as an update's sensitivity; coarser steps cost below 1e-4 of epsilon
-    step = 1e-3 * max(1.0, 2.0 * math.sqrt(releases) / noise_multiplier)
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, step)
-    accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), releases)
-    return float(accountant.get_epsilon(delta))

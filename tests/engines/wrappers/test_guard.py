@@ -11,15 +11,19 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.engines import Serial, Wire
+from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers import Wrapper
 from clusterfl.engines.wrappers.guard import Guard, finite
+from clusterfl.errors import NoReplies
 from clusterfl.message import Call, Chunk, Fields
 from clusterfl.methods.fedavg import FedAvg
+from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
-from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.parts.local import SGD
+from clusterfl.testing import assert_close, assert_equal, play, small_population, small_task
+from clusterfl.tree import is_finite
 from tests.engines.probe import RULE, cohort
 from tests.engines.wrappers.exchanges import Unusual
 
@@ -103,3 +107,48 @@ def test_finite_rows() -> None:
     rows = torch.tensor([[1.0, 2.0], [torch.inf, 1.0], [torch.nan, 1.0], [torch.inf, -torch.inf], [big, big]])
     assert finite(rows).tolist() == [True, False, False, False, True]
     assert finite(torch.zeros(2, 0)).tolist() == [True, True]
+
+
+# -- what clients keep --------------------------------------------------------------------------------
+
+DIVERGING = SGD(lr=1e30, lr_decay=1e-31, batch=10)  # in the first round, and sound in the second
+
+
+def kept_after_divergence(engine: BaseEngine, method: Any) -> dict[int, Any]:
+    """What clients keep after a round in which they diverged, and one in which they did not."""
+    guard = Guard(engine, sample=small_population().train.x[0])
+    ids, state = torch.arange(guard.clients), method.init(guard.task, cohort(guard), keys.key(7))
+    with pytest.raises(NoReplies):
+        method.round(state, guard.cohort(ids, keys.key(1), 0))
+    assert sum(guard.rejected.values()) == len(ids) and guard.states() == {}, "a rejected client keeps what it had"
+    method.round(state, guard.cohort(ids, keys.key(2), 1))
+    return guard.states()
+
+
+@pytest.mark.parametrize("method", [FedPer(local=DIVERGING), Local(local=DIVERGING)], ids=lambda m: m.name)
+def test_kept_state_is_committed_only_with_an_accepted_reply(method: Any, pool: Pool) -> None:
+    """One divergent round once left NaN with its clients for ever."""
+    pool.set_states({})
+    task, population = small_task(), small_population()
+    reference = kept_after_divergence(Serial(task, population), method)
+    assert len(reference) == 12 and all(is_finite(tree) for tree in reference.values())
+    for engine in (Wire(task, population), pool):
+        assert_equal(reference, kept_after_divergence(engine, method), type(engine).__name__)
+    assert_close(reference, kept_after_divergence(Stacked(task, population), method), "stacked", 1e-4)
+
+
+def test_a_reply_that_never_arrives_commits_nothing() -> None:
+    lost = Wire(small_task(), small_population(), lambda reply: [])
+    with pytest.raises(NoReplies):
+        cohort(lost).run(Local(local=RULE).train)
+    assert lost.states() == {}
+
+
+def test_only_the_rejected_call_is_taken_back() -> None:
+    sound, divergent = Local(local=RULE), Local(local=SGD(lr=1e30, batch=10))
+    guard = Guard(Serial(small_task(), small_population()), sample=small_population().train.x[0])
+    cohort(guard).run(sound.train)
+    before = guard.states()
+    with pytest.raises(NoReplies):
+        cohort(guard).run(divergent.train)
+    assert_equal(before, guard.states(), "what they kept before")

@@ -1,0 +1,140 @@
+"""The benchmark's results: one Parquet file that grows, and the page that is made from it."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterfl.bench.grid import HELD_OUT, OPEN, ORACLE, VERSION, Entry
+from clusterfl.runs.files import write_whole
+
+Row = dict[str, Any]
+PAGE_HEAD = f"""# Leaderboard
+`clusterfl benchmark` runs the fixed grid `{VERSION}` and rewrites this page from its results
+(experiments/benchmark/{VERSION}.parquet). 32 clients of 200 samples (digits: 60), 20 rounds of 2 local epochs
+(batch 20, step 0.1), a perceptron of 64 hidden units, every client tested on its own label mix. Methods that
+need K are told the true one (4 where there are no groups); `kin`, CFL and FLUX are not. **oracle** is FedAvg
+inside the true groups. Accuracy in per cent, mean over clients, then over worlds and seeds; *rank* is the mean
+rank by accuracy over the worlds and seeds that all methods ran (oracle left out); *ARI* over worlds with groups;
+*one* is the share of worlds without groups in which one cluster was found.
+"""
+
+
+def read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    from pyarrow import parquet
+
+    rows: list[Row] = parquet.read_table(path).to_pylist()
+    return rows
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Sorted, so that equal results are equal files."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    full = [{name: row.get(name) for name in columns} for row in sorted(rows, key=lambda r: key_of_row(r))]
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.Table.from_pylist(full), sink, compression="zstd")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, sink.getvalue().to_pybytes())
+
+
+def key_of_row(row: Row) -> tuple[str, str, str, str, int]:
+    return row["dataset"], row["scenario"], row["skew"], row["method"], row["seed"]
+
+
+def key_of(entry: Entry) -> tuple[str, str, str, str, int]:
+    return entry.world.dataset, entry.world.scenario, entry.world.skew, entry.method, entry.seed
+
+
+def page(rows: Iterable[Row]) -> str:
+    """The page: the open part and the held-out part, each with all methods, best rank first, then world by world."""
+    good = [row for row in rows if not row.get("error")]
+    parts = [PAGE_HEAD]
+    for title, names in (
+        ("Open part: settings may have been chosen here", OPEN),
+        ("Held-out part: measured only", (*HELD_OUT, "multi_source", "femnist")),
+    ):
+        mine = [row for row in good if row["dataset"] in names]
+        if not mine:
+            parts.append(f"## {title}\nNothing has been run yet.\n")
+            continue
+        seeds = sorted({row["seed"] for row in mine})
+        where = ", ".join(sorted({row["dataset"] for row in mine}))
+        parts.append(f"## {title}\n{where}; seeds {', '.join(map(str, seeds))}.\n\n{_overall(mine)}\n")
+        parts.append(f"### ARI by world\n{_by_world(mine, 'ari', 1.0)}\n")
+        parts.append(f"### Accuracy by world\n{_by_world(mine, 'accuracy', 100.0)}\n")
+    return "\n".join(parts)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _shown(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def ranks(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean rank by accuracy over the worlds and seeds that all methods of the table ran; ties share their rank."""
+    cells: dict[tuple[str, str, str, int], dict[str, float]] = {}
+    for row in rows:
+        if row["method"] != ORACLE:
+            cells.setdefault((row["dataset"], row["scenario"], row["skew"], row["seed"]), {})[row["method"]] = row[
+                "accuracy"
+            ]
+    methods = set().union(*cells.values()) if cells else set()
+    places: dict[str, list[float]] = {m: [] for m in methods}
+    for found in cells.values():
+        if set(found) != methods:
+            continue
+        for method, value in found.items():
+            better = sum(v > value for v in found.values())
+            equal = sum(v == value for v in found.values())
+            places[method].append(better + (equal + 1) / 2)
+    return {m: statistics.fmean(p) for m, p in places.items() if p}
+
+
+def _overall(rows: Sequence[Row]) -> str:
+    place = ranks(rows)
+    lines = []
+    for method in {row["method"] for row in rows}:
+        mine = [row for row in rows if row["method"] == method]
+        planted = [row for row in mine if row["scenario"] != "none"]
+        alone = [row["clusters"] for row in mine if row["scenario"] == "none" and row["clusters"] is not None]
+        ari = None if all(row["clusters"] is None for row in mine) else _mean(row["ari"] for row in planted)
+        one = _mean(float(c == 1) for c in alone)
+        mb = _mean((row["bytes_up"] + row["bytes_down"]) * 1e-6 for row in mine)
+        accuracy, worst = (_mean(row[name] * 100 for row in mine) for name in ("accuracy", "worst5"))
+        seconds = _mean(row["seconds"] for row in mine)
+        cells = [method, _shown(place.get(method), 1), _shown(accuracy), _shown(worst), _shown(ari), _shown(one)]
+        lines.append((place.get(method, 99.0), [*cells, _shown(mb, 1), _shown(seconds, 1), str(len(mine))]))
+    head = ["method", "rank", "accuracy", "worst 5", "ARI", "one", "MB", "seconds", "runs"]
+    return _markdown(head, [cells for _, cells in sorted(lines)])
+
+
+def _by_world(rows: Sequence[Row], figure: str, scale: float) -> str:
+    found = list(dict.fromkeys((row["dataset"], row["scenario"], row["skew"]) for row in rows))
+    methods = sorted({row["method"] for row in rows if figure != "ari" or row["clusters"] is not None})
+    if figure == "ari":
+        found = [world for world in found if world[1] != "none"]
+    body = []
+    for world in found:
+        mine = [row for row in rows if (row["dataset"], row["scenario"], row["skew"]) == world]
+        values = [_mean(row[figure] for row in mine if row["method"] == method) for method in methods]
+        body.append(
+            [", ".join(world), *(_shown(None if v is None else v * scale, 2 if scale == 1 else 1) for v in values)]
+        )
+    return _markdown(["world", *methods], body)
+
+
+def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *(["---:"] * (len(head) - 1))], *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

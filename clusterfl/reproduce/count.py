@@ -1,0 +1,96 @@
+"""The count of the papers' figures: how many there are, how many were run, and how these compare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfl.config.methods import write_method
+from clusterfl.config.tables import UNSET
+from clusterfl.errors import ConfigError
+from clusterfl.methods.presets import PAPER
+from clusterfl.reproduce.compare import Comparison
+from clusterfl.reproduce.spec import COUNTED, METRICS, Experiment, Row
+
+Place = tuple[str, str, str, str]  # experiment, row, setting, metric
+
+
+@dataclass(frozen=True)
+class Count:
+    """Of the figures that papers print: what came out at full scale, of the others at laptop scale, and what was
+    not run, by reason."""
+
+    printed: int
+    full: Counter[str]
+    laptop: Counter[str]  # of figures that were not run at full scale
+    missing: Counter[str]  # by reason
+    readings: Counter[str]  # beside these: runs of the papers' figures in another reading, at any scale
+
+    @property
+    def run(self) -> int:
+        return self.full.total() + self.laptop.total()
+
+
+def printed(e: Experiment) -> list[Place]:
+    """The figures of the paper that an experiment holds, each of them once."""
+    return [
+        (e.name, row.name, setting.name, metric)
+        for row in e.rows
+        for setting in e.settings
+        for metric in row.figures(setting.name, e.metrics)
+        if row.of is None and setting.of is None and METRICS[metric].within is not None
+    ]
+
+
+def count(experiments: Sequence[Experiment], compared: Iterable[Comparison]) -> Count:
+    verdicts: dict[str, dict[Place, str]] = {scale: {} for scale in COUNTED}
+    readings: Counter[str] = Counter()
+    for c in compared:
+        readings += c.readings
+        for f in c.figures:
+            if f.verdict and not f.reading:
+                verdicts[c.scale][c.experiment.name, f.row, f.setting, f.metric] = f.verdict
+    full, laptop, missing = Counter[str](), Counter[str](), Counter[str]()
+    total = 0
+    for e in experiments:
+        for place in printed(e):
+            total += 1
+            if place in verdicts["full"]:
+                full[verdicts["full"][place]] += 1
+            elif place in verdicts["laptop"]:
+                laptop[verdicts["laptop"][place]] += 1
+            else:
+                missing[e.not_run] += 1
+    return Count(total, full, laptop, missing, readings)
+
+
+def differences(e: Experiment, row: Row) -> list[str]:
+    """In what a row's method is not its paper's letter, as ``key = ours (paper: theirs)``."""
+    cell = next((c for c in e.cells("full", [0]) if c.row.name == row.name), None)
+    if cell is None:
+        return []
+    try:
+        method = cell.config().method
+    except ConfigError:  # such a cell has no results either
+        return []
+    said = PAPER[method.name].method if method.name in PAPER else {}
+    have: dict[str, Any] = write_method(method)
+    told = []
+    for key, theirs in said.items():
+        ours = have.get(key, UNSET)
+        if isinstance(theirs, dict):
+            ours, theirs = ours["name"], theirs["name"]
+        if ours != (UNSET if theirs is None else theirs) and not _idle(key, have):
+            told.append(f"{key} = {_shown(ours)} (paper: {_shown(theirs)})")
+    return told
+
+
+def _idle(key: str, have: dict[str, Any]) -> bool:
+    """Whether a key has no meaning beside the others."""
+    return key == "start_rounds" and have.get("start") != "kmeans-local"
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None or value == UNSET else str(value).lower() if isinstance(value, bool) else str(value)

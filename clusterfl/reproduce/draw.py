@@ -1,0 +1,48 @@
+"""A figure of a paper, drawn from the results that it shows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterfl.config import Config
+from clusterfl.config.overrides import merged
+from clusterfl.config.tables import Table
+from clusterfl.errors import ClusterflError
+from clusterfl.reproduce.spec import COUNTED, Experiment, select
+from clusterfl.reproduce.store import Results
+
+
+def shown(e: Experiment, every: Sequence[Experiment]) -> list[Table]:
+    """The results that a figure shows: of its own cells, or of the experiment that it uses; at full scale where
+    there are any, else at laptop scale."""
+    source = select(every, e.uses)[0] if e.uses else e
+    held = Results(source.folder)
+    for scale in COUNTED:
+        found = [
+            {**result, "row": cell.row.name, "setting": cell.setting.name}
+            for cell in source.cells(scale, held.seeds)
+            if (not e.shows or cell.setting.name in e.shows) and (result := held.of(cell)) is not None
+        ]
+        if any(not e.needs or r.get(e.needs) for r in found):
+            return found
+    return []
+
+
+def draw(e: Experiment, every: Sequence[Experiment], path: Path, data_root: Path | None = None) -> Path:
+    """Writes the figure's PNG; ClusterflError, in one sentence, where what it shows has not been run."""
+    if e.report is None:
+        raise ClusterflError(f"{e.name} should have a report: nothing draws it yet")
+    results = shown(e, every)
+    if not results and (e.uses or e.rows):
+        raise ClusterflError(f"{e.name} shows what {e.uses or e.name} runs, of which there is no result yet")
+    changes: Table = {"data": {"root": str(data_root)}} if data_root else {}
+    module, _, name = e.report.partition(":")
+    function: Any = getattr(importlib.import_module(module), name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first = next(iter(e.cells("full", [0])), None)  # a drawing without cells has its config in the base
+    table = e.base if first is None else first.config().table()
+    function(results, Config.parse(merged(table, changes)), path)
+    return path

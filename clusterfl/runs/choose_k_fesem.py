@@ -1,0 +1,80 @@
+"""The number of clusters as FeSEM's section 5.2 chooses it: a few rounds with each K on a sample of clients.
+
+The paper keeps the K of the best accuracy, or of the least distance within clusters. Accuracy is measured on samples
+that were held out from the clients' training data: test data decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from clusterfl import keys
+from clusterfl.data.population import Population, Shards
+from clusterfl.engines.base import BaseEngine
+from clusterfl.keys import Key
+from clusterfl.loop import Schedule, Simulation
+from clusterfl.methods.fesem import FeSEM
+from clusterfl.parts.local import SGD
+from clusterfl.tree import flat, take
+
+HELD_OUT = 5  # every fifth training sample
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a number of clusters came to."""
+
+    k: int
+    accuracy: float  # mean over clients, on held-out training samples
+    distance: float  # mean squared distance of a client's model to its centre; it falls with k as such
+
+
+@dataclass(frozen=True)
+class Choice:
+    k: int
+    reason: str
+    trials: list[Trial]
+    clients: int
+    rounds: int
+
+
+Engines = Callable[[Population], AbstractContextManager[BaseEngine]]
+
+
+def choose_by_fesem(
+    population: Population, engine: Engines, rule: SGD, ks: Sequence[int], seed: int, *, sample: int, rounds: int = 3
+) -> Choice:
+    """FeSEM for a few rounds with every K on a sample of clients; the K of the best accuracy, the least of equals."""
+    some = held_out(population, sample, keys.fold_in(keys.key(seed), "sample"))
+    if max(ks) > some.clients:
+        raise ValueError(f"k={max(ks)} should be at most the {some.clients} clients that are looked at")
+    with engine(some) as made:
+        trials = [trial(made, some, FeSEM(k=k, local=rule), seed, rounds) for k in ks]
+    best = max(trials, key=lambda t: (round(t.accuracy, 6), -t.k))
+    reason = f"FeSEM with {best.k} clusters is best on held-out samples after {rounds} rounds, at {best.accuracy:.3f}"
+    return Choice(best.k, reason, trials, some.clients, rounds)
+
+
+def trial(engine: BaseEngine, population: Population, method: FeSEM, seed: int, rounds: int) -> Trial:
+    found = Simulation(method, population, engine, Schedule(rounds, seed=seed, eval_every=rounds)).run()
+    ids = torch.arange(population.clients)
+    served = take(found.served.models, found.served.index)
+    got = engine.cohort(ids, keys.fold_in(keys.key(seed), "distance"), rounds).run(method.local_update, theta=served)
+    names = engine.task.params
+    gap = flat(got["theta"], names) - flat(take(served, got.ids), names)
+    return Trial(method.k, found.accuracy.mean, float(gap.square().sum(dim=1).mean()))
+
+
+def held_out(population: Population, sample: int, key: Key) -> Population:
+    """Some of the clients, with every fifth of their training samples to be tested on."""
+    chosen = keys.choice(key, population.clients, min(sample, population.clients)).sort().values
+    shards = [population.train.rows_of(i) for i in chosen.tolist()]
+    x, y = population.train.x, population.train.y
+    train = [r[torch.arange(len(r)) % HELD_OUT != 0] if len(r) > 1 else r for r in shards]
+    test = [r[::HELD_OUT] for r in shards]
+    sides = Shards.from_rows(x, y, train), Shards.from_rows(x, y, test)
+    return Population(*sides, len(chosen), population.classes, name=population.name)

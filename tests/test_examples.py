@@ -1,0 +1,19 @@
+"""The gallery: every script under examples/ runs from an empty folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+def test_it_runs(script: Path, tmp_path: Path) -> None:
+    assert script.name in (script.read_text(encoding="utf-8").split('"""')[1])  # says how it is started
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
