@@ -29,7 +29,10 @@ _HOME = {
     "SGD": "parts.local",
     "Stop": "loop",
     "Task": "task",
+    "admit": "runs.admission",
     "check_method": "testing",
+    "export": "runs.export",
+    "load": "runs.trained",
     "load_models": "runs.model_files",
     "load_modules": "runs.model_files",
     "on_client": "message",
@@ -52,7 +55,10 @@ __all__ = [
     "Stop",
     "Task",
     "__version__",
+    "admit",
     "check_method",
+    "export",
+    "load",
     "load_models",
     "load_modules",
     "on_client",
@@ -74,8 +80,11 @@ if TYPE_CHECKING:
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
     from clusterfl.report.page import write_report
+    from clusterfl.runs.admission import admit
+    from clusterfl.runs.export import export
     from clusterfl.runs.model_files import load_models, load_modules
     from clusterfl.runs.run import run
+    from clusterfl.runs.trained import load
     from clusterfl.task import Task
     from clusterfl.testing import check_method
 

@@ -21,12 +21,13 @@ class DataError(ClusterflError):
 class ClientError(RuntimeError):
     """A client procedure failed; the message names the procedure and the client."""
 
-    def __init__(self, procedure: str, client: int, cause: BaseException | str) -> None:
-        super().__init__(f"{procedure} failed on client {client}: {cause}")
-        self.procedure, self.client, self.cause = procedure, client, str(cause)
+    def __init__(self, procedure: str, client: int, cause: BaseException | str, name: str | None = None) -> None:
+        who = f"client {client}" if name is None else f"client {client} ({name})"
+        super().__init__(f"{procedure} failed on {who}: {cause}")
+        self.procedure, self.client, self.cause, self.name = procedure, client, str(cause), name
 
-    def __reduce__(self) -> tuple[type[ClientError], tuple[str, int, str]]:
-        return type(self), (self.procedure, self.client, self.cause)
+    def __reduce__(self) -> tuple[type[ClientError], tuple[str, int, str, str | None]]:
+        return type(self), (self.procedure, self.client, self.cause, self.name)
 
 
 class NoReplies(RuntimeError):

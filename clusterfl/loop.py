@@ -86,7 +86,7 @@ class Record(State):
         return bool(self.logged.get("no_replies"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """Where a run ended."""
 
@@ -124,6 +124,35 @@ class Outcome:
     @property
     def f1(self) -> Figures:
         return self.figures.get("f1", Figures.none())
+
+    @property
+    def margin(self) -> float | None:
+        """How clear the last choice of clusters was: the mean gap to the second-best, over the best."""
+        return next((r.logged["margin"] for r in reversed(self.records) if "margin" in r.logged), None)
+
+    def assignments(self) -> dict[str, int]:
+        """Each training client's cluster, by name."""
+        return dict(zip(self.population.names, self.records[-1].assign.tolist(), strict=False))
+
+    def __repr__(self) -> str:
+        """The run in a few lines, with who is where."""
+        right, score = self.clusters, self.score
+        quality = f"intra {self.intra:.3f}" + ("" if self.inter is None else f", inter {self.inter:.3f}")
+        quality += "" if self.margin is None else f", margin {self.margin:.2f}"
+        first = (
+            f"{self.method.name} on {self.population.name}, {self.records[-1].round} rounds: "
+            f"{self.metric.name} {score.mean:.3f} ± {score.std:.3f} over {self.population.clients} clients, "
+            f"{self.clusters_found} clusters, " + (quality if right is None else f"ARI {right.ari:.2f}")
+        )
+        homes: dict[int, list[str]] = {}
+        for name, k in self.assignments().items():
+            homes.setdefault(k, []).append(name)
+        lines = [
+            f"cluster {k}: {', '.join(names[:6])}{f', … ({len(names)})' if len(names) > 6 else ''}"
+            for k, names in sorted(homes.items())[:12]
+        ]
+        more = [f"… and {len(homes) - 12} clusters more"] if len(homes) > 12 else []
+        return "\n".join([first, *lines, *more])
 
 
 class Stop(Exception):
@@ -192,7 +221,8 @@ class Simulation:
         self.ids = torch.arange(self.population.clients)
         self.active = self.ids[sizes > 0]
         if len(self.active) < len(self.ids):
-            log.warning("clients without training data take no part: %s", self.ids[sizes == 0].tolist())
+            empty = [self.population.names[i] for i in self.ids[sizes == 0].tolist()]
+            log.warning("clients without training data take no part: %s", ", ".join(empty))
         if not len(self.active):
             raise ValueError("population should hold at least one client with training data, but none has any")
         self.root = keys.key(self.schedule.seed)

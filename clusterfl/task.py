@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,8 @@ class Task:
     """A model as functions of its tree of parameters and buffers.
 
     Any ``nn.Module`` that maps a batch to outputs will do; it is copied and never changed. The copy is only a
-    skeleton: its weights are not used, except for parameters of layers whose initialisation we do not know.
+    skeleton: its weights are not used, except for parameters of layers whose initialisation we do not know, or where
+    ``start="given"`` says that they are where training starts (a pretrained model).
     With ``classes`` targets are class numbers and outputs logits; without, both are numbers of any shape
     (regression). ``loss`` is a name or a function of outputs and targets that gives each sample's loss ``[B]``.
     ``metrics`` are measured beside those of the task, and ``metric`` names the main one of them all.
@@ -46,12 +47,14 @@ class Task:
         metric: str | None = None,
         metrics: Sequence[Metric] = (),
         public: Tensor | None = None,
+        start: Literal["fresh", "given"] = "fresh",
     ) -> None:
         self.module = module = deepcopy(module)
         self.classes = classes or 0
         self.per_sample = loss_of(loss, self.classes, class_weights)
         self.metrics = metrics_of(self.classes, metric, metrics)
         self.public = public
+        self.start = start
         self.channels_last = False
         self._bound: Tree | None = None
         self._seen: set[bool] = set()  # modes in which the module was called: in the first call its draws are looked at
@@ -59,6 +62,8 @@ class Task:
         self.params = tuple(n for n, p in module.named_parameters() if p.requires_grad)
         self.fixed = tuple(n for n, p in module.named_parameters() if not p.requires_grad)
         self.buffers = tuple(n for n, _ in module.named_buffers())
+        if start not in ("fresh", "given"):
+            raise ValueError(f"start={start!r} should be 'fresh' or 'given'")
         if not self.params:
             raise ValueError("module should have at least one trainable parameter")
 
@@ -140,11 +145,19 @@ class Task:
         return sum(nbytes(p) for p in self.module.parameters() if not p.requires_grad)
 
     def init(self, key: Key) -> Tree:
-        """Fresh weights: PyTorch's default distributions, drawn from the key."""
+        """Fresh weights: PyTorch's default distributions, drawn from the key; or the module's own."""
+        if self.start == "given":
+            own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+            return {n: own[n].detach().clone() for n in (*self.params, *self.fixed, *self.buffers)}
         return select(fresh_weights(self.module, key), (*self.params, *self.fixed, *self.buffers))
 
     def init_stack(self, key: Key, k: int) -> Tree:
         """``k`` independent models."""
+        if self.start == "given" and k > 1:
+            raise ValueError(
+                "start='given' has one model to start from, and should go with a method that makes its k out of one: "
+                "start = 'kmeans-local' or 'identical-noise'"
+            )
         return stack([self.init(keys.fold_in(key, j)) for j in range(k)])
 
     def logits(self, theta: Tree, x: Tensor) -> Tensor:

@@ -200,6 +200,21 @@ def test_training_writes_moments_into_the_tree_and_a_sample_alone_does_not() -> 
     assert torch.equal(theta["1.running_mean"], before), "evaluation leaves them"
 
 
+def test_training_may_start_from_the_modules_own_weights() -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    with torch.no_grad():
+        module[0].weight.fill_(0.5)
+        module[1].running_mean.fill_(2.0)
+    theta = Task(module, 2, start="given").init(keys.key(1))
+    assert all(torch.equal(theta[n], t) for n, t in module.state_dict().items())
+    theta["0.weight"].zero_()  # a copy
+    assert float(module[0].weight[0, 0]) == 0.5
+    with pytest.raises(ValueError, match=r"start='given' has one model .*'kmeans-local'"):
+        Task(module, 2, start="given").init_stack(keys.key(0), 2)
+    with pytest.raises(ValueError, match="start='warm' should be 'fresh' or 'given'"):
+        Task(module, 2, start="warm")  # type: ignore[arg-type]
+
+
 DROPOUTS: list[tuple[nn.Module, tuple[int, ...]]] = [
     (nn.Dropout1d(0.3), (400, 5, 4)),
     (nn.Dropout2d(0.3), (400, 5, 2, 3)),

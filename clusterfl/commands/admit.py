@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, privacy_lines, say_json, set_logging
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, letter, privacy_lines, say_json, set_logging
 
 
 def register(app: typer.Typer) -> None:
@@ -38,28 +38,29 @@ def admit(
       clusterfl admit runs/mine --data folder:new-clients --out their-models
     """
     set_logging(verbose, quiet)
-    from clusterfl.runs.admission import admit_clients
+    from clusterfl.runs.admission import admit as give
+    from clusterfl.runs.data_card import check_rebuildable
     from clusterfl.scores import label
 
-    found = admit_clients(run, data, out, data_root=data_root)
+    check_rebuildable(run, "admit clients there, with clusterfl.admit(run, …)", ["method"])
+    found = give(run, data, out=out, data_root=data_root)
     if json:
         say_json(found)
         return
-    metric = found["metric"]
-    for row in found["clients"]:
-        typer.echo(line(row, metric))
-    mean = found[f"{metric}_mean"]
-    typer.echo(f"{len(found['clients'])} clients" + ("" if mean is None else f", {label(metric)} {mean:.3f}"))
-    for text in privacy_lines(found["privacy"]):
+    metric, wide = found["metric"], max(len(name) for name in found["clients"])
+    for name, row in found["clients"].items():
+        typer.echo(line(name.ljust(wide), row, metric))
+    mean, n = found[f"{metric}_mean"], len(found["clients"])
+    typer.echo(f"{n} client{'s' * (n > 1)}" + ("" if mean is None else f", {label(metric)} {mean:.3f}"))
+    for text in [*(f"note: {note}" for note in found["notes"]), *privacy_lines(found["privacy"])]:
         typer.echo(text)
     if out is not None:
         typer.echo(f"written to {out}")
 
 
-def line(row: dict[str, Any], metric: str = "accuracy") -> str:
+def line(name: str, row: dict[str, Any], metric: str = "accuracy") -> str:
     from clusterfl.scores import label
 
     score = "-" if row[metric] is None else f"{row[metric]:.3f}"
-    own = f"{label(metric)} {score}   samples {row['samples']}"
-    true = "" if row["true_cluster"] is None else f"   true cluster {row['true_cluster']}"
-    return f"client {row['client']:>4}   cluster {row['cluster']}   {own}{true}"
+    true = "" if row["true_cluster"] is None else f"   true cluster {letter(row['true_cluster'])}"
+    return f"{name}   cluster {row['cluster']}   {label(metric)} {score}   samples {row['samples']}{true}"

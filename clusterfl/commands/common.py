@@ -11,7 +11,6 @@ import typer
 
 if TYPE_CHECKING:
     from clusterfl.config import Config
-    from clusterfl.data.population import Population
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Without it: the demo scenario.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. local.lr=0.05.")]
@@ -73,25 +72,23 @@ def privacy_lines(spent: dict[str, Any] | None) -> list[str]:
     return lines
 
 
-def picture(summary: dict[str, Any], population: Population, limit: int = 100) -> list[str]:
-    """Which client sits in which cluster; a letter after each client's number is its true cluster."""
-    truth = population.truth
-    homes: dict[int, list[int]] = {}
-    for client, cluster in summary["assignments"].items():
-        homes.setdefault(cluster, []).append(int(client))
-    lines = []
-    for cluster, members in sorted(homes.items()):
-        if truth is None:
-            who = " ".join(str(i) for i in members[:limit]) + (" …" if len(members) > limit else "")
-        elif population.clients <= limit:
-            ordered = sorted(members, key=lambda i: (int(truth[i]), i))
-            who = " ".join(f"{i}{letter(int(truth[i]))}" for i in ordered)
-        else:
-            counts: dict[str, int] = {}
-            for i in members:
-                counts[letter(int(truth[i]))] = counts.get(letter(int(truth[i])), 0) + 1
-            who = "  ".join(f"{n} of {name}" for name, n in sorted(counts.items()))
-        lines.append(f"cluster {cluster}: {who}")
+def picture(assignments: dict[str, int], truth: dict[str, int | None], limit: int = 100) -> list[str]:
+    """Which client sits in which cluster, by name; letters are true clusters, where they are known."""
+    homes: dict[int, dict[int | None, list[str]]] = {}
+    for name, cluster in assignments.items():
+        homes.setdefault(cluster, {}).setdefault(truth.get(name), []).append(name)
+    known = any(true is not None for groups in homes.values() for true in groups)
+    lines = ["clients by cluster; a letter stands for their true one"] if known else ["clients by cluster"]
+    for cluster, groups in sorted(homes.items()):
+        parts = []
+        for true, names in sorted(groups.items(), key=lambda group: group[0] or 0):
+            if true is None:
+                parts.append(", ".join(names[:limit]) + (f", … ({len(names)})" if len(names) > limit else ""))
+            elif len(assignments) <= limit:
+                parts.append(f"{letter(true)}: {', '.join(names)}")
+            else:
+                parts.append(f"{len(names)} of {letter(true)}")
+        lines.append(f"cluster {cluster}: {'; '.join(parts)}")
     return lines
 
 

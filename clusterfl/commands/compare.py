@@ -116,11 +116,13 @@ def compare(
         return
     typer.echo(as_text(result))
     population = base.with_seed(numbers[0]).population()
+    true = [] if population.truth is None else population.truth.tolist()
+    truth = dict(zip(population.names, true, strict=False))
     for entry in result["methods"]:
         if configs[entry["method"]].method.clustered:
-            title = "clients by cluster, a letter for the true one"
+            title, *rest = picture(entry["runs"][0]["assignments"], truth)
             typer.echo(f"\n{entry['method']}, seed {numbers[0]}: {title}")
-            for line in picture(entry["runs"][0], population):
+            for line in rest:
                 typer.echo(f"  {line}")
     typer.echo(f"\nwritten to {folder}")
     say_report(drawn, folder)

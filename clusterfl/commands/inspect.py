@@ -66,14 +66,18 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"train samples per client: {sizes[0]} to {sizes[-1]}, median {sizes[len(sizes) // 2]}; "
         f"true clusters: {found['true_clusters'] or 'not known'}{' (main group only)' if found['soft_truth'] else ''}",
         *(f"note: {n}" for n in found["notes"]),
-        "client  train   test  cluster  "
-        + ("targets (mean ± standard deviation)" if numbers else "labels (share of each class, 0-9; . is none)"),
+        *([f"features: {', '.join(found['feature_names'])}"] if found["feature_names"] else []),
+        *([f"classes: {', '.join(found['class_names'])}"] if found["class_names"] else []),
     ]
+    wide = max(6, *(len(r["client"]) for r in rows[:SHOWN]))
+    what = "targets (mean ± std)" if numbers else "labels (share of each class in tenths, 0-9; . is none)"
+    head = f"  train   test  cluster  {what}"
+    out.append("client".ljust(wide) + head)
     for r in rows[:SHOWN]:
         cluster = "-" if r["true_cluster"] is None else letter(r["true_cluster"])
         mark = " unseen" if r["unseen"] else ""
         labels = f"{r['target_mean']:.3g} ± {r['target_std']:.3g}" if numbers else mix(r["labels"])
-        out.append(f"{r['client']:6d} {r['train']:6d} {r['test']:6d}  {cluster:>7s}  {labels}{mark}")
+        out.append(f"{r['client']:<{wide}s} {r['train']:6d} {r['test']:6d}  {cluster:>7s}  {labels}{mark}")
     if len(rows) > SHOWN:
         out.append(f"… and {len(rows) - SHOWN} more (--json shows all)")
     return out

@@ -36,11 +36,13 @@ def resume(
     set_logging(verbose, quiet)
     from clusterfl.commands.run import show_run
     from clusterfl.config import Config
+    from clusterfl.runs.data_card import check_rebuildable
     from clusterfl.runs.folder import summary_of
 
     there = folder / "config.toml"
     if not there.exists():
         raise ConfigError(f"{folder} should be the folder of a run, with a config.toml; start one with `clusterfl run`")
+    check_rebuildable(folder, "go on there, with clusterfl.run(population, model, method, out=DIR, resume=True)")
     before, now = Config.load(there), Config.load(there, set_, data_root=data_root)
     if data_root is not None:  # where the data lies may change, not what it is: its digest is checked
         before = Config.load(there, data_root=data_root)

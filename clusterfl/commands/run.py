@@ -89,20 +89,26 @@ def show_run(
     track: Sequence[str] = (),
 ) -> None:
     """Carries a run out in its folder and says what it found."""
-    from clusterfl.runs.folder import summary_of
+    from clusterfl.runs.folder import CONFIG, summary_of
     from clusterfl.runs.progress import Progress, display
     from clusterfl.runs.run import run as carry_out
 
-    with display(quiet) as shown, contextlib.ExitStack() as open_pages:
-        callbacks: list[Callback] = [Progress(shown, config.method.name)]
-        if report or live:
-            check_report()
-        callbacks += trackers(track, folder)
-        if live:
-            page = live_page(folder)
-            open_pages.callback(page.close)
-            callbacks.append(page)
-        outcome = carry_out(config, out=folder, resume=resume, force=force, callbacks=callbacks)
+    try:
+        with display(quiet) as shown, contextlib.ExitStack() as open_pages:
+            callbacks: list[Callback] = [Progress(shown, config.method.name)]
+            if report or live:
+                check_report()
+            callbacks += trackers(track, folder)
+            if live:
+                page = live_page(folder)
+                open_pages.callback(page.close)
+                callbacks.append(page)
+            carry_out(config, out=folder, resume=resume, force=force, callbacks=callbacks)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        if (folder / CONFIG).exists():
+            typer.echo(f"go on with: clusterfl resume {folder}", err=True)
+        raise typer.Exit(130) from None
     summary = summary_of(folder)
     assert summary is not None, "a run that has ended has a summary"
     drawn = draw(folder) if report or live else None
@@ -110,7 +116,8 @@ def show_run(
         say_json(summary)
         check_learnt(summary)
         return
-    for line in [*in_words(summary), *picture(summary, outcome.population)]:
+    truth = {name: client["true_cluster"] for name, client in summary["per_client"].items()}
+    for line in [*in_words(summary), *picture(summary["assignments"], truth)]:
         typer.echo(line)
     typer.echo(f"written to {folder}")
     say_report(drawn, folder)
@@ -155,16 +162,29 @@ def in_words(summary: dict[str, Any]) -> list[str]:
     lost = summary["rounds_lost"]
     stood = [f"in {lost} of {summary['rounds']} rounds no sound reply came: the models stayed as they were"]
     metric = told(summary)
-    mean, std, worst, unseen = (
-        number(metric.key(name)) for name in ("accuracy_mean", "accuracy_std", "accuracy_bottom5", "unseen_accuracy")
+    mean, std, worst, unseen, intra, inter = (
+        number(metric.key(f"{name}"))
+        for name in (
+            "accuracy_mean",
+            "accuracy_std",
+            "accuracy_bottom5",
+            "unseen_accuracy",
+            "intra_accuracy",
+            "inter_accuracy",
+        )
     )
     seen = f", unseen clients {unseen}" if summary["unseen"] else ""
+    how = f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}"
+    if summary["true_clusters"] is None:
+        how = f"intra {intra}, inter {inter}"
+        how += "" if summary["margin"] is None else f", margin {number('margin', 2)}"
     return [
         f"{summary['method']} on {summary['data']}, seed {summary['seed']}, {summary['rounds']} rounds, "
         f"{summary['clients']} clients",
         f"{label(metric.name)} {mean} (between clients ± {std}, five worst {worst}){seen}",
-        f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}, clusters {summary['clusters_found']} of {summary['k']}, "
+        f"{how}, clusters {summary['clusters_found']} of {summary['k']}, "
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}, {summary['seconds']:.1f} s",
         *(stood if lost else []),
         *privacy_lines(summary["privacy"]),
+        *(f"note: {note}" for note in summary["notes"]),
     ]

@@ -33,6 +33,7 @@ from clusterfl.config.tables import Table, as_table
 from clusterfl.config.task import TaskConfig
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
+from clusterfl.data.registry import is_own
 from clusterfl.data.scenario import build
 from clusterfl.engines.config import EngineConfig
 from clusterfl.engines.device import check_device
@@ -44,6 +45,8 @@ from clusterfl.method import Method, check_targets
 from clusterfl.models import MODELS, find_model
 from clusterfl.outside import reference_of
 from clusterfl.parts.local import SGD
+
+GIVEN = "given"  # in the config of a run from Python: its data, or its model, is not in the config
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class ModelConfig:
     def read(table: Mapping[str, Any]) -> ModelConfig:
         given = dict(table)
         name = given.pop("name", ModelConfig.name)
+        if name == GIVEN:
+            return ModelConfig(GIVEN, given)
         entry = find_model(name) if isinstance(name, str) else None
         if entry is None:
             raise unknown("model.name", name, MODELS, "a known model")
@@ -123,6 +128,9 @@ class Config(BaseModel):
             changes["seed"] = seed
         if data_root is not None:
             put(changes, ["data", "root"], str(data_root))
+        source = changes.get("data", {}).get("source") if isinstance(changes.get("data"), dict) else None
+        if path is None and isinstance(source, str) and is_own(source):
+            table["data"] = {}  # the demo's clients, clusters and rotations are not those of own data
         for kind, default in (("method", DEFAULT), ("model", ModelConfig.name)):
             before, chosen = table.get(kind), changes.get(kind)
             name = chosen.get("name") if isinstance(chosen, dict) else None
@@ -241,6 +249,10 @@ class Config(BaseModel):
 
     def population(self) -> Population:
         """The clients and their data; attackers who flip labels have flipped them."""
+        if self.data.source == GIVEN:
+            raise ConfigError(
+                "data.source='given' should be a source: the clients of this run came from Python, and are needed there"
+            )
         with naming("data"):
             made = build(self.data, keys.fold_in(keys.key(self.seed), "data"), regression=self.task.regression)
         return flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made

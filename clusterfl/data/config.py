@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterfl.data.partition import LEAST, SIZES
-from clusterfl.data.registry import NORMALIZE, is_natural, names_in
+from clusterfl.data.registry import NORMALIZE, is_natural, is_own, names_in
 from clusterfl.data.shift import SHIFTS
 from clusterfl.data.synthetic import is_planted, is_synthetic
 from clusterfl.errors import ConfigError, suggestion
@@ -14,6 +14,8 @@ from clusterfl.fields import option
 
 SPLITS = ("clusters", "dirichlet", "class_groups", "natural")
 TESTS = ("balanced", "own")
+CLIENTS = 24  # unless the data is a user's own
+UNSET: Any = None  # a field's default that depends on the others
 MOST = 10_000_000  # clients, and samples of a client: more would fill the machine before anything is said
 MOST_ROWS = 1_000_000_000
 
@@ -35,7 +37,9 @@ class DataConfig:
         "(CFL) | class_groups: groups of classes over clients (FedEM) | natural: the source's own clients; "
         "auto: natural where the source comes split by client, else clusters",
     )
-    clients: int = option(24, "clients that train; 0 with split='natural': all there are")
+    clients: int = option(
+        UNSET, "clients that train; 0 with split='natural': all there are; unset: 24, or all of your own data"
+    )
     unseen: int = option(0, "further clients that take no part in training and are admitted at the end")
     clusters: int = option(4, "true clusters; groups of classes with split='class_groups'")
     cluster_sizes: tuple[float, ...] | None = option(None, "share of clients per cluster; unset: equal")
@@ -66,8 +70,14 @@ class DataConfig:
     noise: float | None = option(None, "linear-regression: standard deviation of the targets' noise; unset: 0.1")
     drift_round: int | None = option(None, "round from which some clients hold data of another cluster")
     drift_share: float = option(0.5, "share of the training clients that drift")
+    client_column: str | None = option(None, "table: column that says whose a row is; unset: client")
+    label_column: str | None = option(None, "table: column of labels; unset: label")
+    feature_columns: tuple[str, ...] | None = option(None, "table: columns of features, in order; unset: all others")
 
     def __post_init__(self) -> None:
+        if self.clients is UNSET:
+            whole = is_own(self.source) and self.resolved_split == "natural"
+            object.__setattr__(self, "clients", 0 if whole else CLIENTS)
         choices = {"split": SPLITS, "shift": SHIFTS, "test": TESTS}
         known = {name: ("auto", *words) for name, words in choices.items()}
         for name, words in {**known, "sizes": SIZES, "normalize": NORMALIZE}.items():
@@ -110,6 +120,9 @@ class DataConfig:
             raise ConfigError(f"noise={self.noise} should be unset unless source is 'linear-regression'")
         if is_synthetic(self.source) and split == "clusters":
             raise ConfigError(f"split='clusters' should be 'natural' or 'dirichlet' with source={self.source!r}")
+        for name in ("client_column", "label_column", "feature_columns"):
+            if getattr(self, name) is not None and not self.source.startswith("table:"):
+                raise ConfigError(f"{name}={getattr(self, name)!r} should be unset unless source is table:PATH")
         if sources > 1 and split != "clusters":
             raise ConfigError(f"split={self.split!r} should be 'clusters' with joined sources, each one a cluster")
         if clusters % sources:

@@ -139,7 +139,10 @@ def femnist(name: str, root: Path) -> Source | None:
     if path is not None:
         *parts, train, test = readers.read_npz(path, *PARTS, "writer_train", "writer_test")
         x_train, y_train, x_test, y_test = parts
-        return image_source(name, x_train, y_train, x_test, y_test, 62, groups_train=train, groups_test=test)
+        names = tuple(f"writer-{i}" for i in range(int(max(train.max(), test.max())) + 1))
+        return image_source(
+            name, x_train, y_train, x_test, y_test, 62, groups_train=train, groups_test=test, group_names=names
+        )
     found = leaf_parts(root, "femnist")
     if found is None:
         return None
@@ -152,7 +155,15 @@ def femnist(name: str, root: Path) -> Source | None:
         sides.append((pixels, y, groups))
     (x_train, y_train, train), (x_test, y_test, test) = sides
     return image_source(
-        name, x_train, y_train, x_test, y_test, 62, groups_train=train, groups_test=test if test_users else None
+        name,
+        x_train,
+        y_train,
+        x_test,
+        y_test,
+        62,
+        groups_train=train,
+        groups_test=test if test_users else None,
+        group_names=tuple(ids),
     )
 
 
@@ -174,5 +185,13 @@ def celeba(name: str, root: Path) -> Source | None:
         sides.append((ImageFiles(paths, LEAF_SIZE), y, groups))
     (x_train, y_train, train), (x_test, y_test, test) = sides
     return Source(
-        name, x_train, y_train, x_test, y_test, 2, groups_train=train, groups_test=test if test_users else None
+        name,
+        x_train,
+        y_train,
+        x_test,
+        y_test,
+        2,
+        groups_train=train,
+        groups_test=test if test_users else None,
+        group_names=tuple(ids),
     )

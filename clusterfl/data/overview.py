@@ -19,7 +19,7 @@ def overview(population: Population) -> dict[str, Any]:
             labels = {"labels": y.bincount(minlength=population.classes).tolist()}
         clients.append(
             {
-                "client": i,
+                "client": population.names[i],
                 "train": len(y),
                 "test": int(population.test.sizes[i]),
                 **labels,
@@ -32,6 +32,8 @@ def overview(population: Population) -> dict[str, Any]:
         "clients": population.clients,
         "unseen": population.unseen,
         "classes": population.classes,
+        "class_names": None if population.class_names is None else list(population.class_names),
+        "feature_names": None if population.feature_names is None else list(population.feature_names),
         "input_shape": list(population.input_shape),
         "true_clusters": population.true_clusters,
         "soft_truth": population.soft_truth,

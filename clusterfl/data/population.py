@@ -10,10 +10,11 @@ from math import prod
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+
+from clusterfl.data.arrays import are_numbers, checked_names, plain_names, read_sides
 
 Targets = Literal["auto", "classes", "numbers"]
 
@@ -22,7 +23,7 @@ Targets = Literal["auto", "classes", "numbers"]
 class Shards:
     """Every client's samples as row numbers into one pool, so that clients may share samples for free."""
 
-    x: Tensor  # [pool, ...] float32
+    x: Tensor  # [pool, ...] float32, or int64 where the model has an embedding
     y: Tensor  # [pool] int64 classes, or [pool, ...] float32 numbers
     rows: Tensor  # [total] int64: the clients' row numbers, one client after another
     offsets: Tensor  # [N + 1] int64: client i owns rows[offsets[i] : offsets[i + 1]]
@@ -68,7 +69,7 @@ class Shards:
         return Shards(x, y, torch.arange(len(y)), offsets)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Population:
     """All clients: ids ``0 .. clients - 1`` train, the ids after them are unseen and only join at the end."""
 
@@ -82,10 +83,18 @@ class Population:
     indicators: tuple[Tensor, Tensor] | None = None  # public samples, taken out before clients got data
     notes: tuple[str, ...] = field(default=())  # what the user should know about how the split was made
     drift: tuple[int, Population] | None = None  # a round, and what the same clients hold from it on
+    names: tuple[str, ...] = ()  # of all clients, unseen ones included; empty: client-00, client-01, …
+    class_names: tuple[str, ...] | None = None  # None: classes are numbers
+    feature_names: tuple[str, ...] | None = None  # columns of a table
+    pixels: tuple[float, str] | None = None  # the white level of bytes and how they were scaled; None: as they came
 
     def __post_init__(self) -> None:
         if len(self.train) != len(self.test):
             raise ValueError(f"test={len(self.test)} clients should equal train={len(self.train)} clients")
+        names = checked_names(self.names, len(self.train)) if self.names else plain_names(len(self.train))
+        object.__setattr__(self, "names", names)
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            raise ValueError(f"class_names={len(self.class_names)} names should be one per class ({self.classes})")
         if self.truth is not None and len(self.truth) != len(self.train):
             raise ValueError(f"truth={len(self.truth)} entries should be one per client ({len(self.train)})")
         if self.drift is not None and len(self.drift[1].train) != len(self.train):
@@ -94,6 +103,22 @@ class Population:
     def at(self, round_: int) -> Population:
         """What clients hold in that round."""
         return self if self.drift is None or round_ < self.drift[0] else self.drift[1].at(round_)
+
+    def __repr__(self) -> str:
+        """The clients in a few words."""
+        few = ", ".join(self.names[:3]) + (", …" if len(self.names) > 3 else "")
+        sizes, shape = self.train.sizes, "x".join(map(str, self.input_shape)) or "1"
+        kinds = "" if self.class_names is None else f" ({', '.join(self.class_names[:5])}{', …' * (self.classes > 5)})"
+        truth = "" if self.truth is None else f", {self.true_clusters} true clusters"
+        learnt = "targets that are numbers" if self.regression else f"{self.classes} classes{kinds}"
+        return (
+            f"Population {self.name!r}: {self.clients} clients that train and {self.unseen} unseen ({few}); "
+            f"{int(sizes.sum())} train samples, {int(sizes.min())} to {int(sizes.max())} per client, of shape {shape}; "
+            f"{learnt}{truth}"
+        )
+
+    def class_name(self, label: int) -> str:
+        return str(label) if self.class_names is None else self.class_names[label]
 
     @property
     def regression(self) -> bool:
@@ -137,7 +162,9 @@ class Population:
         train: Sequence[tuple[Any, Any]],
         test: Sequence[tuple[Any, Any]],
         *,
+        names: Sequence[str] | None = None,
         classes: int | None = None,
+        class_names: Sequence[str] | None = None,
         targets: Targets = "auto",
         truth: Sequence[int] | None = None,
         unseen: int = 0,
@@ -145,33 +172,27 @@ class Population:
     ) -> Population:
         """A population of clients whose data is already split: one (x, y) pair of arrays per client.
 
-        ``targets`` says whether y are classes or numbers (regression); "auto": numbers where any has a fraction or a
-        sample has several. The last ``unseen`` clients take no part in training and are admitted at the end.
+        Labels are class numbers from 0, or text. ``targets`` says whether y are classes or numbers (regression);
+        "auto": numbers where any has a fraction or a sample has several. Samples become float32, whole numbers stay
+        whole (for embeddings). The last ``unseen`` clients take no part in training and are admitted at the end.
         """
         if len(train) != len(test):
             raise ValueError(f"test={len(test)} clients should equal train={len(train)} clients")
         if not 0 <= unseen < max(len(train), 1):
             raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {len(train)}")
-        labels = [np.asarray(y) for _, y in (*train, *test)]
-        numbers = targets == "numbers" or (targets == "auto" and classes is None and any(map(_are_numbers, labels)))
-        sides = []
-        for side, pairs in (("train", train), ("test", test)):
-            parts = []
-            for i, (x, y) in enumerate(pairs):
-                xt = torch.as_tensor(np.ascontiguousarray(x)).float()
-                yt = _targets(np.ascontiguousarray(y), numbers, f"{side}[{i}]")
-                if len(xt) != len(yt):
-                    raise ValueError(f"{side}[{i}]: {len(xt)} samples should have as many labels, not {len(yt)}")
-                parts.append((xt, yt))
-            sides.append(Shards.from_parts(parts))
-        found = 0 if numbers else int(max(int(s.y.max()) for s in sides if len(s.y))) + 1
+        called = plain_names(len(train)) if names is None else checked_names(names, len(train))
+        open_ = targets == "auto" and classes is None and class_names is None
+        numbers = targets == "numbers" or (open_ and any(are_numbers(np.asarray(y)) for _, y in (*train, *test)))
+        sides, found, known = read_sides({"train": train, "test": test}, called, classes, class_names, numbers=numbers)
         return Population(
-            sides[0],
-            sides[1],
+            Shards.from_parts(sides[0]),
+            Shards.from_parts(sides[1]),
             clients=len(train) - unseen,
-            classes=0 if numbers else classes or found,
+            classes=found,
             truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
             name=name,
+            names=called,
+            class_names=known,
         )
 
     @staticmethod
@@ -179,7 +200,9 @@ class Population:
         train: Sequence[Dataset[Any]],
         test: Sequence[Dataset[Any]],
         *,
+        names: Sequence[str] | None = None,
         classes: int | None = None,
+        class_names: Sequence[str] | None = None,
         targets: Targets = "auto",
         truth: Sequence[int] | None = None,
         unseen: int = 0,
@@ -195,31 +218,11 @@ class Population:
         return Population.from_arrays(
             [arrays(d) for d in train],
             [arrays(d) for d in test],
+            names=names,
             classes=classes,
+            class_names=class_names,
             targets=targets,
             truth=truth,
             unseen=unseen,
             name=name,
         )
-
-
-def _are_numbers(y: npt.NDArray[Any]) -> bool:
-    """Whether targets cannot be classes."""
-    return y.dtype.kind == "f" and (y.ndim > 1 or bool((y != np.floor(y)).any()))
-
-
-def _targets(y: npt.NDArray[Any], numbers: bool, whose: str) -> Tensor:
-    """Classes as int64, numbers as float32; what would be cut off or lost is refused."""
-    if numbers:
-        wrong = ~np.isfinite(y).reshape(len(y), -1).all(axis=1)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise ValueError(f"{whose}: target {y[row]} of sample {row} should be a finite number")
-        return torch.as_tensor(y).float()
-    if _are_numbers(y):
-        row = int((y != np.floor(y)).reshape(len(y), -1).any(axis=1).argmax())
-        raise ValueError(
-            f"{whose}: label {y[row]} of sample {row} should be a whole number, a class; for regression use "
-            "targets='numbers'"
-        )
-    return torch.as_tensor(y).long()

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from clusterfl.data import datasets as loaders
 from clusterfl.data import user_data as own
 from clusterfl.data.source import NORMALIZE, Samples, Source, to_float
+from clusterfl.data.user_data import Reading
 from clusterfl.errors import ConfigError, DataError, suggestion
 
 __all__ = ["NORMALIZE", "SOURCES", "Entry", "Source", "data_root", "load_source", "names_in", "to_float"]
@@ -55,13 +56,18 @@ def is_natural(name: str) -> bool:
     return name.startswith(own.PREFIXES) or (name in SOURCES and SOURCES[name].natural)
 
 
-def load_source(name: str, root: str | Path | None = None, *, regression: bool = False) -> Source:
+def is_own(name: str) -> bool:
+    """Whether the source is a user's folder or table."""
+    return name.startswith(own.PREFIXES)
+
+
+def load_source(name: str, root: str | Path | None = None, reading: Reading | None = None) -> Source:
     """The named dataset, or several joined by "+"; read once per name and folder, then kept in memory.
 
-    ``regression``: a user's own labels are numbers, not classes.
+    A user's own folder or table is read each time, as ``reading`` says.
     """
-    if name.startswith(own.PREFIXES):
-        return own.load(name, data_root(root), regression=regression)
+    if is_own(name):
+        return own.load(name, data_root(root), reading)
     names = names_in(name)
     for part in names:
         if part not in SOURCES:

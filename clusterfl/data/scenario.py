@@ -19,6 +19,7 @@ from clusterfl.data.registry import load_source
 from clusterfl.data.shift import Shift, make_shift
 from clusterfl.data.source import Samples, Source, to_float
 from clusterfl.data.splits import SPLITS, Pool, assign_clusters, domain_rows, with_own_test
+from clusterfl.data.user_data import Reading
 from clusterfl.errors import DataError
 from clusterfl.keys import Key
 
@@ -87,9 +88,10 @@ def _balanced_tests(config: DataConfig, source: Source, cluster: Array, key: Key
     return [sets[k] for k in cluster.tolist()]
 
 
-def _source(config: DataConfig, key: Key, regression: bool) -> Source:
+def _source(config: DataConfig, key: Key, classes: tuple[str, ...] | None, regression: bool) -> Source:
     if not synthetic.is_synthetic(config.source):
-        return load_source(config.source, config.root, regression=regression)
+        columns = (config.client_column, config.label_column, config.feature_columns)
+        return load_source(config.source, config.root, Reading(*columns, classes, regression))
     key = keys.fold_in(key, "synthetic")
     if config.split != "natural":
         return synthetic.pooled(config.source, key)
@@ -153,13 +155,16 @@ def _drift(population: Population, config: DataConfig, key: Key) -> Population:
     return replace(population, drift=(config.drift_round, after))
 
 
-def build(config: DataConfig, key: Key, *, regression: bool = False) -> Population:
+def build(
+    config: DataConfig, key: Key, *, classes: tuple[str, ...] | None = None, regression: bool = False
+) -> Population:
     """The population that the config describes: the same key gives the same data, bit for bit.
 
+    ``classes`` are the names that labels of own data must have, where an earlier run has learnt them.
     ``regression``: targets are numbers, not classes.
     """
     config = config.resolved()
-    source = _source(config, key, regression)
+    source = _source(config, key, classes, regression)
     _check_targets(config, source, regression)
     x, y = source.x_train, source.y_train
     if config.test == "own" and config.split in ("dirichlet", "class_groups"):
@@ -179,6 +184,8 @@ def build(config: DataConfig, key: Key, *, regression: bool = False) -> Populati
         test = _balanced_tests(config, source, split.cluster, key)
     elif test is None:
         rows, test = hold_out(rows, config.test_fraction)
+        if source.own:
+            rows, test = ([r.sort().values for r in side] for side in (rows, test))
         x_test, y_test = x, y
     for note in split.notes:
         log.info("%s: %s", source.name, note)
@@ -193,6 +200,10 @@ def build(config: DataConfig, key: Key, *, regression: bool = False) -> Populati
         soft_truth=split.soft,
         indicators=public if config.indicators else None,
         notes=split.notes,
+        names=split.names,
+        class_names=source.class_names,
+        feature_names=source.feature_names,
+        pixels=None if source.levels is None else (source.levels, config.normalize),
     )
     return population if config.drift_round is None else _drift(population, config, key)
 

@@ -69,6 +69,10 @@ class Source:
     domains_test: Array | None = None
     group_truth: Array | None = None  # each natural client's true cluster, where it is known
     levels: float | None = 255.0  # the white level of pixels; None: not pixels, used as they are
+    group_names: tuple[str, ...] | None = None  # of the natural clients
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None  # columns of a table
+    own: bool = False  # a user's: its clients keep their order, and all of them are used
 
     def __post_init__(self) -> None:
         for part, x, y in (("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):

@@ -38,6 +38,7 @@ class Split(NamedTuple):
     test: list[Tensor] | None = None  # rows of the source's test part; None: held out from rows, or balanced
     soft: bool = False
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of the clients; empty: they have none of their own
 
 
 def assign_clusters(clients: int, unseen: int, clusters: int, shares: tuple[float, ...] | None, key: Key) -> Array:
@@ -176,17 +177,33 @@ def split_natural(config: DataConfig, source: Source, pool: Pool, key: Key) -> S
     most = config.samples
     if most is not None and tests is None:
         most = with_own_test(config, most)
-    chosen = [able[i] for i in keys.permutation(keys.fold_in(key, "natural"), len(able)).tolist()[:total]]
+    order = range(len(able)) if source.own else keys.permutation(keys.fold_in(key, "natural"), len(able)).tolist()
+    chosen = [able[i] for i in order[:total]]
     rows = []
     for g in chosen:
-        order = keys.permutation(keys.fold_in(key, "order", g), len(members[g]))
-        rows.append(torch.from_numpy(members[g])[order][:most])
+        shuffled = keys.permutation(keys.fold_in(key, "order", g), len(members[g]))
+        whole = source.own and tests is not None and most is None  # nothing is to be chosen: its own order
+        rows.append(torch.from_numpy(members[g]) if whole else torch.from_numpy(members[g])[shuffled][:most])
     truth = None if source.group_truth is None else source.group_truth[chosen]
     cluster = np.zeros(total, dtype=np.int64)
     if config.shift != "none":
         truth = cluster = _assign(config, key, total - config.unseen)
     test = [torch.from_numpy(tests[g]) for g in chosen] if tests is not None else None
-    return Split(rows, cluster, truth, test)
+    names = () if source.group_names is None else tuple(source.group_names[g] for g in chosen)
+    notes = _left_out(source, able, total, tests is not None) if source.own else ()
+    return Split(rows, cluster, truth, test, notes=notes, names=names)
+
+
+def _left_out(source: Source, able: list[int], total: int, tested: bool) -> tuple[str, ...]:
+    """Which of a user's clients take no part, and why."""
+    assert source.group_names is not None
+    small = [name for g, name in enumerate(source.group_names) if g not in set(able)]
+    few = ", ".join(small[:10]) + (", …" if len(small) > 10 else "")
+    why = f"{LEAST} train samples and a test sample" if tested else f"{LEAST} samples"
+    notes = [f"left out, without {why}: {few} ({len(small)} of {len(source.group_names)})"] if small else []
+    if total < len(able):
+        notes.append(f"the first {total} of {len(able)} clients are used; data.clients=0 uses all of them")
+    return tuple(notes)
 
 
 def _rows_by_group(groups: Array, rows: Array) -> dict[int, Array]:

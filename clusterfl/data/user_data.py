@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from clusterfl.data.formats import names_the_file, npz_names, read_npz
+from clusterfl.data import user_tables
+from clusterfl.data.formats import npz_names, read_npz
+from clusterfl.data.labels import class_numbers, code_labels, finite, finite_numbers
 from clusterfl.data.source import Source, channels_first
-from clusterfl.errors import DataError, suggestion
+from clusterfl.errors import DataError
 
 Array = npt.NDArray[Any]
 PREFIXES = ("folder:", "table:")
 
 
-def load(name: str, root: Path, *, regression: bool = False) -> Source:
+@dataclass(frozen=True)
+class Reading:
+    """How own data is read: the columns of a table, and what an earlier run knows about classes."""
+
+    client: str | None = None  # unset: "client"
+    label: str | None = None  # unset: "label"
+    features: tuple[str, ...] | None = None  # unset: all other columns
+    classes: tuple[str, ...] | None = None  # unset: those that occur
+    numbers: bool = False  # targets are numbers, not classes
+
+
+def load(name: str, root: Path, reading: Reading | None = None) -> Source:
     """``folder:PATH`` or ``table:PATH``; a relative path is looked up here and then in the data root."""
+    reading = reading or Reading()
+    if name.startswith("folder:"):
+        return load_folder(place(name, root), reading)
+    return load_table(place(name, root), reading)
+
+
+def place(name: str, root: Path) -> Path:
+    """The folder or file that is meant."""
     kind, _, where = name.partition(":")
     given = Path(where).expanduser()
     path = given if given.exists() else root / given
-    if kind == "folder":
-        if not path.is_dir():
-            raise DataError(f"source={name!r} should name a folder with one .npz file per client")
-        return load_folder(path, regression=regression)
-    if not path.is_file():
+    if kind == "folder" and not path.is_dir():
+        raise DataError(f"source={name!r} should name a folder with one .npz file per client")
+    if kind == "table" and not path.is_file():
         raise DataError(f"source={name!r} should name a .csv or .parquet file")
-    return load_table(path, regression=regression)
+    return path
 
 
-def load_folder(path: Path, *, regression: bool = False) -> Source:
+def load_folder(path: Path, reading: Reading) -> Source:
     """One client per .npz file, in the order of their names.
 
     A file holds x and y, or x_train, y_train, x_test and y_test. Bytes are pixels, [n, H, W], [n, H, W, 3] or
-    [n, C, H, W]; floats are used as they are.
+    [n, C, H, W]; floats are used as they are. Labels are class numbers from 0, or text.
     """
     files = sorted(path.glob("*.npz"))
     if not files:
@@ -49,112 +70,105 @@ def load_folder(path: Path, *, regression: bool = False) -> Source:
                     f"{file}: samples of shape {x.shape[1:]} and type {x.dtype} should be like those of "
                     f"{files[0].name}, {read[0][0].shape[1:]} and {read[0][0].dtype}"
                 )
-            if len(x) != len(y) or (y.ndim != 1 and not regression):
+            if len(x) != len(y) or (y.ndim != 1 and not reading.numbers):
                 raise DataError(f"{file}: labels of shape {y.shape} should be one per sample, ({len(x)},)")
-            if regression:
-                check_numbers(y, f"{file}: targets")
-                continue
-            check_classes(y, f"{file}: labels")
-            if not np.array_equal(y, y.astype(np.int64)) or (len(y) and y.min() < 0):
-                raise DataError(f"{file}: labels should be whole numbers from 0")
-    kind = np.float32 if regression else np.int64
-    x_train, y_train, groups_train = _stack([(a[0], a[1]) for a in read], kind)
-    x_test, y_test, groups_test = _stack([(a[2], a[3]) if tested else (a[0][:0], a[1][:0]) for a in read], kind)
+            finite(x, _row_of(file))
+    parts = [(a[0], a[1]) for a in read] + [(a[2], a[3]) if tested else (a[0][:0], a[1][:0]) for a in read]
+    where = [_row_of(file) for file in files] * 2
+    if reading.numbers:
+        coded, class_names = [finite_numbers(y, at) for (_, y), at in zip(parts, where, strict=True)], None
+    else:
+        coded, class_names = _classes([y for _, y in parts], where, reading.classes)
+    n = len(files)
+    x_train, y_train, groups_train = _stack([x for x, _ in parts[:n]], coded[:n])
+    x_test, y_test, groups_test = _stack([x for x, _ in parts[n:]], coded[n:])
+    found = int(max((y.max() for y in coded if len(y)), default=-1)) + 1  # of classes
     return Source(
         path.name,
         x_train,
         y_train,
         x_test,
         y_test,
-        0 if regression else int(max(y.max() for y in (y_train, y_test) if len(y))) + 1,
+        0 if reading.numbers else found if class_names is None else len(class_names),
         groups_train=groups_train,
         groups_test=groups_test if tested else None,
         levels=255.0 if x_train.dtype == np.uint8 else None,
+        group_names=tuple(file.stem for file in files),
+        class_names=class_names,
+        own=True,
     )
 
 
-def check_classes(y: Array, what: str) -> None:
-    """Numbers with a fraction are no classes: they would be cut off, or each be a class of its own."""
-    parts = y[np.isfinite(y) & (y != np.floor(y))] if y.dtype.kind == "f" else y[:0]
-    if len(parts):
-        raise DataError(
-            f"{what} should be whole numbers from 0, or words, not {parts[0]:g}; for targets that are numbers set "
-            "loss = 'mse' in [task] (--set task.loss=mse)"
-        )
+def _classes(
+    labels: list[Array], where: list[Callable[[int], str]], known: tuple[str, ...] | None
+) -> tuple[list[Array], tuple[str, ...] | None]:
+    """Labels coded alike for everybody: class numbers stay as they are unless there are known names."""
+    if known is None and all(y.dtype.kind in "biuf" for y in labels):
+        return [class_numbers(y, at) for y, at in zip(labels, where, strict=True)], None
+    if known is None:
+        known = tuple(sorted({str(v) for y in labels for v in y.tolist()}))
+    return [code_labels(y, at, known)[0] for y, at in zip(labels, where, strict=True)], known
 
 
-def check_numbers(y: Array, what: str) -> None:
-    if y.dtype.kind not in "biuf":
-        raise DataError(f"{what} should be numbers for a loss of numbers; use the loss 'cross-entropy' for classes")
-    if not np.isfinite(y).all():
-        raise DataError(f"{what} should be finite numbers")
+def _row_of(file: Path) -> Callable[[int], str]:
+    return lambda row: f"{file}, row {row}"
 
 
-def _stack(parts: list[tuple[Array, Array]], kind: Any) -> tuple[Array, Array, Array]:
-    x = np.concatenate([x for x, _ in parts])
-    if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3)):
-        x = channels_first(x)
-    elif x.dtype != np.uint8:
-        x = x.astype(np.float32)
-    y = np.concatenate([y for _, y in parts]).astype(kind)
-    return x, y, np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
+def _stack(xs: list[Array], ys: list[Array]) -> tuple[Array, Array, Array]:
+    x = pixels_or_floats(np.concatenate(xs))
+    return x, np.concatenate(ys), np.repeat(np.arange(len(ys)), [len(y) for y in ys])
 
 
-@names_the_file
-def _read_table(path: Path) -> Any:
-    if path.suffix == ".parquet":
-        from pyarrow import parquet
-
-        return parquet.read_table(path)
-    if path.suffix == ".csv":
-        from pyarrow import csv
-
-        return csv.read_csv(path)
-    raise ValueError("its name ends neither in .csv nor in .parquet")
+def pixels_or_floats(x: Array) -> Array:
+    """Bytes are images, channels first; everything else is float32."""
+    if x.dtype != np.uint8:
+        return x.astype(np.float32)
+    return channels_first(x) if x.ndim == 3 or (x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3) else x
 
 
-def load_table(path: Path, *, regression: bool = False) -> Source:
-    """Columns ``client`` and ``label``, optionally ``split`` ("train" or "test"); all others are features."""
-    table = _read_table(path)
-    for name in table.column_names:
-        if table[name].null_count:
-            raise DataError(f"{path}: column {name!r} should have no missing values; fill or remove them")
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    for wanted in ("client", "label"):
-        if wanted not in columns:
-            raise DataError(f"{path}: a column {wanted!r} should be there{suggestion(wanted, columns)}")
-    features = [name for name in columns if name not in ("client", "label", "split")]
-    if not features:
-        raise DataError(f"{path}: there should be feature columns beside client, label and split")
-    for name in features:
-        if columns[name].dtype.kind not in "buif":
-            raise DataError(f"{path}: column {name!r} should be numbers; encode or remove it")
-        if not np.isfinite(columns[name].astype(np.float64)).all():
-            raise DataError(f"{path}: column {name!r} should hold finite numbers only")
-    x = np.stack([columns[name].astype(np.float32) for name in features], 1)
-    label = columns["label"]
-    if regression:
-        check_numbers(label, f"{path}: column 'label'")
-        classes, y = 0, label.astype(np.float32)
-    else:
-        check_classes(label, f"{path}: labels")
-        labels, y = np.unique(label.astype(str) if label.dtype.kind == "O" else label, return_inverse=True)
-        classes = len(labels)
-    _, groups = np.unique(columns["client"].astype(str), return_inverse=True)
-    test = np.zeros(len(y), dtype=bool)
-    if "split" in columns:
-        words = columns["split"].astype(str)
-        if not np.isin(words, ["train", "test"]).all():
-            raise DataError(f"{path}: column 'split' should hold only 'train' and 'test'")
-        test = words == "test"
+def read_samples(path: Path, features: tuple[str, ...] | None) -> Array:
+    """Samples alone, to be predicted: the feature columns of a table by name, or x of an .npz file."""
+    if path.suffix == ".npz":
+        (x,) = read_npz(path, "x")
+        finite(x, _row_of(path))
+        return x
+    columns = user_tables.read_columns(path)
+    rest = tuple(n for n in columns if n not in ("client", "label", "split"))
+    return user_tables.features(path, columns, features or rest)
+
+
+def load_table(path: Path, reading: Reading) -> Source:
+    """A column of clients and one of labels, optionally ``split`` ("train" or "test"), and numbers as features."""
+    client, label = reading.client or "client", reading.label or "label"
+    columns = user_tables.read_columns(path, client)
+    column = user_tables.wanted(path, columns, client, "data.client_column")
+    names, groups = first_seen(user_tables.texts(path, client, column))
+    column = user_tables.wanted(path, columns, label, "data.label_column")
+    y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers)
+    features = reading.features or tuple(n for n in columns if n not in (client, label, "split"))
+    x = user_tables.features(path, columns, features)
+    test = user_tables.test_rows(path, columns, len(y)) if "split" not in features else np.zeros(len(y), dtype=bool)
     return Source(
         path.stem,
         x[~test],
         y[~test],
         x[test],
         y[test],
-        classes,
+        len(class_names or ()),
         groups_train=groups[~test],
         groups_test=groups[test] if test.any() else None,
         levels=None,
+        group_names=names,
+        class_names=class_names,
+        feature_names=features,
+        own=True,
     )
+
+
+def first_seen(words: Array) -> tuple[tuple[str, ...], Array]:
+    """The distinct words in the order in which they first occur, and each row's number among them."""
+    found, first, codes = np.unique(words, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return tuple(str(w) for w in found[order]), place[codes]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -61,7 +63,7 @@ class Pool(Parallel):
         args = (there, self.task, *self._shards, self.plan, _slots_each(self.workers))
         process = self._context.Process(target=_serve, args=args, daemon=True)
         try:
-            with _script_hidden(unless=in_script(self.task)):
+            with _script_hidden(unless=in_script(self.task)), _uninterrupted():
                 process.start()
         except RuntimeError as e:
             if "shared memory" not in str(e):
@@ -130,6 +132,17 @@ def _script_hidden(*, unless: bool) -> Iterator[None]:
             setattr(script, name, value)
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C is for the parent, which ends its workers: those that start within this never hear of it."""
+    resource_tracker.ensure_running()  # the first worker would start it, which lets the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @dataclass(eq=False)
 class _Member:
     process: Any
@@ -169,8 +182,8 @@ class _Member:
         return state in ("T", "t")
 
     def end(self) -> None:
+        self.process.kill()  # a stopped process heeds nothing less; before its pipe ends, which would be an error there
         self.pipe.close()
-        self.process.kill()  # a stopped process would take notice of nothing less
         self.process.join()
 
 
@@ -180,6 +193,7 @@ def _shared(shards: Shards) -> Shards:
 
 def _serve(pipe: Connection, task: Task, train: Shards, test: Shards, plan: Plan, most: int) -> None:
     """A worker's life: take a job, answer it, until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_memory()
     worker = Worker(task, train, test, plan)

@@ -109,8 +109,7 @@ def clear(folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     for path in [*checkpoints.glob("round-*.ckpt"), checkpoints / "records.log", *checkpoints.glob(".*.tmp")]:
         path.unlink(missing_ok=True)
-    (folder / "rounds.jsonl").unlink(missing_ok=True)
-    for name in ("details.json", "pseudo.safetensors", "report.html"):
+    for name in ("rounds.jsonl", "data.json", "details.json", "pseudo.safetensors", "report.html"):
         (folder / name).unlink(missing_ok=True)
 
 

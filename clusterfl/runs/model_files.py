@@ -17,6 +17,7 @@ from clusterfl.data.population import Population
 from clusterfl.errors import ClusterflError, DataError
 from clusterfl.loop import Outcome
 from clusterfl.models import build_model
+from clusterfl.runs.data_card import readings
 from clusterfl.runs.files import read_bounded, write_whole
 from clusterfl.tree import Tree, row
 
@@ -35,16 +36,15 @@ def write_models(folder: Path, model: ModelConfig, population: Population, outco
         name = f"cluster-{k}.safetensors"
         data = save_tensors({n: t.detach().cpu().contiguous() for n, t in row(outcome.served.models, k).items()})
         write_whole(folder / name, data)
-        clients = (index == k).nonzero().flatten().tolist()
+        clients = [population.names[i] for i in (index == k).nonzero().flatten().tolist()]
         digest = hashlib.sha256(data).hexdigest()
         clusters.append({"cluster": k, "file": name, "sha256": digest, "clients": clients})
     manifest = {
         "format": 1,
         "method": outcome.method.name,
         "model": model.write(),
-        "classes": population.classes,
-        "outputs": population.outputs,
-        "input_shape": list(population.input_shape),
+        **readings(population),
+        "clients": list(population.names[: population.clients]),
         "personal": outcome.served.personal,  # clients adapt these models before they use them
         "clusters": clusters,
     }
@@ -102,6 +102,12 @@ def load_modules(folder: str | Path) -> dict[int, nn.Module]:
         said = " ".join(str(e).split())
         raise DataError(f"{_models(folder) / MANIFEST} should describe the models beside it, but: {said}") from None
     return modules
+
+
+def file_name(client: str) -> str:
+    """A client's name as that of a file; two names never share one."""
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in client).lstrip(".")[:100]
+    return plain if plain and plain == client else f"{plain}-{hashlib.sha256(client.encode()).hexdigest()[:8]}"
 
 
 def _models(folder: str | Path) -> Path:

@@ -16,7 +16,7 @@ from clusterfl.loop import Outcome, Record
 from clusterfl.runs.files import write_whole
 
 
-def metrics_table(outcome: Outcome, clients: int) -> pa.Table:
+def metrics_table(outcome: Outcome, population: Population) -> pa.Table:
     """One row per round, client and metric; unseen clients have ``unseen_accuracy`` after the last round, or of
     whatever the main metric is."""
     parts: list[tuple[int, Tensor, Tensor, str, Tensor]] = []
@@ -25,13 +25,13 @@ def metrics_table(outcome: Outcome, clients: int) -> pa.Table:
         if r.measured:
             parts += [(r.round, ids, r.assign, name, values) for name, values in r.scores.items()]
     if outcome.unseen is not None and outcome.unseen_assign is not None:
-        ids = clients + torch.arange(len(outcome.unseen))
+        ids = population.clients + torch.arange(len(outcome.unseen))
         last = outcome.records[-1].round
         parts.append((last, ids, outcome.unseen_assign, outcome.metric.key("unseen_accuracy"), outcome.unseen))
     return pa.table(
         {
             "round": pa.array([r for r, ids, *_ in parts for _ in ids], pa.int64()),
-            "client": pa.array(_numbers([ids for _, ids, *_ in parts]), pa.int64()),
+            "client": pa.array([population.names[i] for _, ids, *_ in parts for i in ids.tolist()], pa.string()),
             "cluster": pa.array(_numbers([a for _, _, a, _, _ in parts]), pa.int64()),
             "metric": pa.array([m for _, ids, _, m, _ in parts for _ in ids], pa.string()),
             "value": pa.array(_numbers([v for *_, v in parts]), pa.float64()),
@@ -47,7 +47,7 @@ def assignments_table(records: Sequence[Record], population: Population) -> pa.T
     return pa.table(
         {
             "round": pa.array([r.round for r in records for _ in range(n)], pa.int64()),
-            "client": pa.array([i for _ in records for i in range(n)], pa.int64()),
+            "client": pa.array([name for _ in records for name in population.names[:n]], pa.string()),
             "cluster": pa.array(_numbers([r.assign for r in records]), pa.int64()),
             "true_cluster": pa.array(real, pa.int64()),
         }

@@ -19,6 +19,7 @@ from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.loop import Outcome, Record
 from clusterfl.metrics import clustering
+from clusterfl.runs.data_card import write_data_card
 from clusterfl.runs.files import append, write_whole
 from clusterfl.runs.model_files import write_models
 from clusterfl.runs.parquet import assignments_table, metrics_table, write_table
@@ -30,9 +31,10 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)
     write_whole(folder / "config.toml", config.toml().encode())
+    write_data_card(folder, config, population)
     lines = [json.dumps(round_row(r, population, outcome.metric)) + "\n" for r in outcome.records]
     write_whole(folder / "rounds.jsonl", "".join(lines).encode())
-    write_table(folder / "metrics.parquet", metrics_table(outcome, population.clients))
+    write_table(folder / "metrics.parquet", metrics_table(outcome, population))
     write_table(folder / "assignments.parquet", assignments_table(outcome.records, population))
     write_models(folder / "models", config.model, population, outcome)
     found = summary(config, population, outcome)
@@ -89,6 +91,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
     right, unseen = outcome.clusters, outcome.unseen
     assign = outcome.records[-1].assign.tolist()
     admitted = [] if outcome.unseen_assign is None else outcome.unseen_assign.tolist()
+    seen, joined = population.names[: population.clients], population.names[population.clients :]
     found = plain(
         {
             "method": outcome.method.name,
@@ -117,6 +120,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "true_clusters": population.true_clusters,
             "intra_accuracy": outcome.intra,
             "inter_accuracy": outcome.inter,
+            "margin": outcome.margin,
             "unseen": population.unseen,
             "unseen_accuracy": None if unseen is None else float(unseen.mean()),
             "bytes_up": outcome.bytes_up,
@@ -129,11 +133,35 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "data": population.name,
             "data_sha256": population.digest,
             "notes": list(population.notes),
-            "assignments": {str(i): k for i, k in enumerate(assign)},
-            "unseen_assignments": {str(population.clients + j): k for j, k in enumerate(admitted)},
+            "class_names": population.class_names,
+            "assignments": dict(zip(seen, assign, strict=True)),
+            "unseen_assignments": dict(zip(joined, admitted, strict=False)),
+            "per_client": per_client(population, outcome),
         }
     )
     return {outcome.metric.key(name): value for name, value in found.items()}
+
+
+def per_client(population: Population, outcome: Outcome) -> dict[str, dict[str, Any]]:
+    """What each client, unseen ones included, holds, uses and gets from it, by name."""
+    last, truth = outcome.records[-1], population.at(outcome.records[-1].round).truth
+    clusters, scores = last.assign.tolist(), last.score(outcome.metric.name).tolist()
+    if outcome.unseen is not None and outcome.unseen_assign is not None:
+        clusters, scores = clusters + outcome.unseen_assign.tolist(), scores + outcome.unseen.tolist()
+    missing = len(population.names) - len(clusters)
+    return {
+        name: {
+            "cluster": cluster,
+            outcome.metric.name: score,
+            "train": int(population.train.sizes[i]),
+            "test": int(population.test.sizes[i]),
+            "true_cluster": None if truth is None else int(truth[i]),
+            "unseen": i >= population.clients,
+        }
+        for i, (name, cluster, score) in enumerate(
+            zip(population.names, clusters + [None] * missing, scores + [None] * missing, strict=True)
+        )
+    }
 
 
 def settled(records: Sequence[Record]) -> int:
@@ -153,7 +181,7 @@ def under_attack(config: Config, population: Population, last: Record, metric: M
     means = [float(score[known & (groups == k)].mean()) for k in groups[known].unique()]
     right = None if truth is None else clustering(last.assign[honest], groups[honest])
     return {
-        "attackers": liars.tolist(),
+        "attackers": [population.names[i] for i in liars.tolist()],
         "accuracy_honest": float(score[known].mean()),
         "accuracy_worst_cluster": metric.worst(means),
         "ari_honest": right and right.ari,

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from torch import nn
 
 import clusterfl
-from clusterfl.config import CheckpointConfig, Config, ModelConfig
+from clusterfl.config import GIVEN, CheckpointConfig, Config, ModelConfig
 from clusterfl.config.task import TaskConfig
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
@@ -24,6 +24,7 @@ from clusterfl.loop import Callback, Moment, Outcome, Simulation
 from clusterfl.method import Method
 from clusterfl.parts.local import SGD
 from clusterfl.runs.checkpoint import Checkpoints
+from clusterfl.runs.data_card import write_data_card
 from clusterfl.runs.details import write_details, write_pseudo
 from clusterfl.runs.folder import (
     check_free,
@@ -39,8 +40,6 @@ from clusterfl.runs.ledger import LedgerFile
 from clusterfl.runs.results import RoundsFile, write_run
 from clusterfl.runs.setup import Setup, prepare
 from clusterfl.task import Task
-
-GIVEN = "given"  # in a config: data, a model or a method that came from Python and not from the config
 
 
 @overload
@@ -69,6 +68,7 @@ def run(
     checkpoint: CheckpointConfig | None = None,
     attack: AttackConfig | None = None,
     privacy: PrivacyConfig | None = None,
+    start: Literal["fresh", "given"] = "fresh",
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -84,6 +84,7 @@ def run(
     resume: bool = False,
     force: bool = False,
     callbacks: Sequence[Callback] = (),
+    start: Literal["fresh", "given"] = "fresh",
     **settings: Any,
 ) -> Outcome:
     """Trains a method on a population and measures it.
@@ -93,7 +94,8 @@ def run(
     and a method do. With ``out`` the run lives in that folder as on the command line: its config from the first second,
     a checkpoint each round, its results at the end; ``resume`` goes on where an earlier run was stopped, to the same
     bits, and starts one where there is none. ``callbacks`` are told of each round and may end the run by raising
-    ``Stop``.
+    ``Stop``. ``start="given"`` trains on from the module's own weights, those of a pretrained model, rather than from
+    fresh ones.
     """
     population: Population | None = None
     task: Task | None = None
@@ -103,7 +105,7 @@ def run(
         if model is None or method is None:
             raise TypeError("run(population, model, method) should be given all three")
         population = what
-        task = model if isinstance(model, Task) else None if isinstance(model, str) else task_of(model, what)
+        task = model if isinstance(model, Task) else None if isinstance(model, str) else task_of(model, what, start)
         config = describe(population, model if isinstance(model, str) else task, method, **settings)
     folder = None if out is None else Path(out)
     done = carry_out(config, population, task, out=folder, resume=resume, force=force, callbacks=callbacks)
@@ -138,9 +140,11 @@ def describe(
     )
 
 
-def task_of(module: nn.Module, population: Population) -> Task:
+def task_of(module: nn.Module, population: Population, start: Literal["fresh", "given"] = "fresh") -> Task:
     """What a bare module learns: cross-entropy of classes, squared errors of numbers."""
-    return Task(module, loss="mse") if population.regression else Task(module, population.classes)
+    if population.regression:
+        return Task(module, loss="mse", start=start)
+    return Task(module, population.classes, start=start)
 
 
 def local_of(method: Method[Any]) -> SGD:
@@ -152,12 +156,16 @@ def local_of(method: Method[Any]) -> SGD:
 
 
 def digest_of(task: Task) -> str:
-    """SHA-256 of a model's layers, shapes and loss: equal digests are the same learning problem."""
+    """SHA-256 of a model's layers, shapes and loss, and of its weights where training starts from them: equal digests
+    are the same learning problem."""
     shapes = [(n, tuple(t.shape), str(t.dtype)) for n, t in task.module.state_dict().items()]
     loss = task.per_sample
     named = repr(loss) if is_dataclass(loss) else getattr(loss, "__qualname__", "")
-    what = (repr(task.module), shapes, task.classes, named)
-    return hashlib.sha256(repr(what).encode()).hexdigest()
+    found = hashlib.sha256(repr((repr(task.module), shapes, task.classes, named)).encode())
+    if task.start == "given":
+        for tensor in task.module.state_dict().values():
+            found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 class Done(NamedTuple):
@@ -178,6 +186,7 @@ def carry_out(
     callbacks: Sequence[Callback] = (),
 ) -> Done:
     """The run that a config describes, in its folder if it has one, which nobody else may use meanwhile."""
+    check_given(config, population, task)  # before anything of an earlier run is touched
     if out is None:
         setup = prepare(config, population, task)
         with setup.simulation() as simulation:
@@ -196,6 +205,7 @@ def carry_out(
         write_config(out, asked)
         setup = prepare(asked, population, task)
         write_config(out, setup.config)
+        write_data_card(out, setup.config, setup.population)
         with setup.simulation() as simulation:
             saving = Saving(out, setup, simulation)
             if not (resume and saving.restore()):
@@ -207,6 +217,23 @@ def carry_out(
         for callback in callbacks:
             callback.on_saved(out)
         return Done(setup.config, outcome)
+
+
+def check_given(config: Config, population: Population | None, task: Task | None) -> None:
+    """What came from Python is there again."""
+    missing = [
+        name
+        for name, needed in (
+            ("population", config.data.source == GIVEN and population is None),
+            ("model", config.model.name == GIVEN and task is None),
+        )
+        if needed
+    ]
+    if missing:
+        raise ConfigError(
+            f"this run was started from Python with its own {' and '.join(missing)}; go on there, with "
+            "clusterfl.run(population, model, method, out=DIR, resume=True)"
+        )
 
 
 def begin(simulation: Simulation) -> None:

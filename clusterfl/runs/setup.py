@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from clusterfl.config import Config
@@ -17,7 +18,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
-from clusterfl.errors import ConfigError
+from clusterfl.errors import ClientError, ConfigError
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.method import check_targets
 from clusterfl.models import build_model
@@ -56,7 +57,7 @@ class Setup:
         schedule = Schedule(
             config.rounds, config.participation, config.seed, config.eval_every, measured, config.eval_inter
         )
-        with self.engine() as engine:
+        with self.engine() as engine, naming_clients(self.population):
             yield Simulation(config.method, self.population, engine, schedule)
 
 
@@ -77,13 +78,47 @@ def check_task(task: Task, population: Population) -> None:
         raise ConfigError(f"task.classes={task.classes} should fit the clients' targets, which are {has}: use {right}")
 
 
-def prepare(config: Config, population: Population | None = None, task: Task | None = None) -> Setup:
-    """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given."""
+def check_module(task: Task, population: Population) -> None:
+    """A caller's module takes these clients' samples and has an output for every class."""
+    name, x = type(task.module).__name__, population.train.x[:2]
+    own = {n: t.detach() for n, t in (*task.module.named_parameters(), *task.module.named_buffers())}
+    try:
+        with torch.no_grad():
+            outputs = task.logits(own, x)
+    except Exception as e:
+        said = " ".join(str(e).split())
+        kind = str(x.dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"model={name} should take samples of shape {tuple(x.shape[1:])} and type {kind}: {said}"
+        ) from e
+    if outputs.dim() != 2 or outputs.shape[1] < population.classes:
+        shape = tuple(outputs.shape[1:])
+        raise ConfigError(f"model={name} should give {population.classes} outputs, one per class, but gives {shape}")
+
+
+@contextmanager
+def naming_clients(population: Population) -> Iterator[None]:
+    """Errors on a client, which engines know by number, get its name."""
+    try:
+        yield
+    except ClientError as e:
+        known = 0 <= e.client < len(population.names)
+        raise ClientError(e.procedure, e.client, e.cause, population.names[e.client] if known else None) from e
+
+
+def prepare(
+    config: Config, population: Population | None = None, task: Task | None = None, *, start: bool = True
+) -> Setup:
+    """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given.
+
+    ``start`` says that a run is to start with these clients, and not that a few join one that has ended.
+    """
     if population is None:
         population = config.population()
         give_back()
-    check_k(config.method, population.clients)
-    say_if_late(config)
+    if start:
+        check_k(config.method, population.clients)
+        say_if_late(config)
     check_sampling(config)
     if task is None:
         with naming("model"):
@@ -102,6 +137,7 @@ def prepare(config: Config, population: Population | None = None, task: Task | N
             task.check_draws(population.train.x[:2])
         except ValueError as e:
             raise ConfigError(str(e)) from e
+        check_module(task, population)
     check_task(task, population)
     with naming("method"):
         check_targets(config.method, regression=task.regression)

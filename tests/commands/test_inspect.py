@@ -21,7 +21,7 @@ def test_inspect() -> None:
         assert entry["labels"] == population.train.of(i)[1].bincount(minlength=10).tolist()
         assert entry["unseen"] is (i >= 8)
     lines = call("inspect", *SMALL).stdout.splitlines()
-    assert lines[0].startswith(found["data"]) and sum(line.lstrip()[:1].isdigit() for line in lines) == len(
+    assert lines[0].startswith(found["data"]) and sum(line.startswith("client-") for line in lines) == len(
         found["per_client"]
     )
 

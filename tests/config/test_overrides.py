@@ -75,3 +75,13 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(ConfigError, match="should be a TOML file that can be read"):
             Config.load(path)
+
+
+def test_own_data_drops_the_demos_clients_and_rotations(tmp_path: Path) -> None:
+    config = Config.load(None, ["data.source=table:t.csv", "data.unseen=1"])
+    assert config.data.resolved_shift == "none" and config.data.clients == 0 and config.data.samples is None
+    assert config.data.unseen == 1 and config.method.k == 4  # type: ignore[attr-defined]
+    assert Config.load(None, ["data.source=mnist"]).data.samples == 60  # the demo on other digits
+    own = "[data]\nsource = 'digits'\nclients = 5\nclusters = 1\n[method]\nname = 'fedavg'\n"
+    (tmp_path / "c.toml").write_text(own)
+    assert Config.load(tmp_path / "c.toml", ["data.source=table:t.csv"]).data.clients == 5  # what a user wrote stays

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from clusterfl.data.population import Population, Shards
+from clusterfl.errors import DataError
 
 
 def test_populations_refuse_what_does_not_fit() -> None:
@@ -19,6 +20,79 @@ def test_populations_refuse_what_does_not_fit() -> None:
         Population(shards, two, 1, 2)
     with pytest.raises(ValueError, match="one per client"):
         Population(shards, shards, 1, 2, truth=torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="names=2 entries should be one per client"):
+        Population(shards, shards, 1, 2, names=("a", "b"))
+    with pytest.raises(ValueError, match="names='a' should be the name of one client"):
+        Population(two, two, 2, 2, names=("a", "a"))
+    with pytest.raises(ValueError, match="class_names=1 names should be one per class"):
+        Population(shards, shards, 1, 2, class_names=("a",))
+
+
+def arrays(y: Any, x: Any = None) -> list[tuple[Any, Any]]:
+    """Three clients with the same labels, and as many samples."""
+    return [(np.zeros((len(y), 2)) if x is None else x, y)] * 3
+
+
+def test_clients_and_classes_have_names() -> None:
+    parts = arrays(["rose", "lily", "rose"])
+    made = Population.from_arrays(parts, parts, names=["a", "b", "c"], unseen=1)
+    assert made.names == ("a", "b", "c") and made.class_names == ("lily", "rose") and made.classes == 2
+    assert made.train.of(0)[1].tolist() == [1, 0, 1] and made.class_name(1) == "rose"
+    given = Population.from_arrays(parts, parts, class_names=["rose", "lily", "iris"])
+    assert given.names == ("client-00", "client-01", "client-02") and given.classes == 3
+    assert given.train.of(0)[1].tolist() == [0, 1, 0]
+    said = repr(made)
+    assert "2 clients that train and 1 unseen (a, b, c)" in said and "2 classes (lily, rose)" in said
+    assert made.digest != given.digest  # other codes are other data
+    renamed = Population.from_arrays(parts, parts, names=["x", "y", "z"], unseen=1)
+    assert renamed.digest == made.digest  # names are not
+
+
+def test_whole_numbers_stay_whole_and_bytes_become_floats() -> None:
+    for kind, becomes in ((np.int64, torch.int64), (np.int32, torch.int64), (np.uint8, torch.float32)):
+        parts = arrays([0, 1], np.array([[3, 4], [5, 6]], dtype=kind))
+        made = Population.from_arrays(parts, parts)
+        assert made.train.x.dtype == becomes and made.train.of(0)[0].tolist() == [[3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("y", "more", "says"),
+    [
+        (
+            [0, 1, 5.29],
+            {"targets": "classes"},
+            'train row 2: the label 5.29 should be a class .*loss = "mse"',
+        ),
+        ([0, np.nan, 1], {}, "train row 1: the label nan should be a class"),
+        ([0, -1, 1], {}, "train row 1: the label -1 should be a class number from 0"),
+        ([1, 2, 3], {}, "train row 0: labels should start at 0, but nobody's does; subtract 1"),
+        ([1, 2, 3], {"classes": 3}, "train row 2: the label 3 should be below the number of classes, 3"),
+        ([0, 1, 2], {"class_names": ["a", "b"]}, "train row 2: the label 2 should be below the number of classes, 2"),
+        (["a", "b", "x"], {"class_names": ["a", "b"]}, "train row 2: the class 'x' should be a known one"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused_by_client_and_row(y: Any, more: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        Population.from_arrays(arrays(y), arrays(y), **more)
+
+
+def test_samples_that_are_not_finite_are_refused_by_client_and_row() -> None:
+    good, bad = np.zeros((2, 2)), np.array([[0.0, 1.0], [np.inf, 1.0]])
+    with pytest.raises(DataError, match="client 'b', test row 1: samples should be finite"):
+        Population.from_arrays([(good, [0, 1])] * 2, [(good, [0, 1]), (bad, [0, 1])], names=["a", "b"])
+
+
+def test_a_class_that_nobody_has_may_be_the_first() -> None:
+    assert Population.from_arrays(arrays([1, 2]), arrays([1, 2]), classes=3).classes == 3
+
+
+def test_datasets_are_not_truncated() -> None:
+    whole = [TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1]))]
+    assert Population.from_datasets(whole, whole, names=["ann"]).names == ("ann",)
+    parts = [TensorDataset(torch.zeros(2, 3), torch.tensor([0.0, 5.29]))]
+    assert Population.from_datasets(parts, parts).train.y.tolist() == pytest.approx([0.0, 5.29])
+    with pytest.raises(DataError, match=r"the label 5\.29 should be a class"):
+        Population.from_datasets(parts, parts, targets="classes")
 
 
 X = np.zeros((3, 2))
@@ -47,13 +121,13 @@ def test_whole_numbers_are_classes_unless_said_otherwise() -> None:
 
 @pytest.mark.parametrize("more", [{"targets": "classes"}, {"classes": 6}], ids=str)
 def test_a_fraction_is_no_class(more: dict[str, Any]) -> None:
-    says = r"train\[1\]: label 5.29 of sample 2 should be a whole number, .* targets='numbers'"
-    with pytest.raises(ValueError, match=says):
+    says = r"client 'client-01', train row 2: the label 5.29 should be a class .*numbers"
+    with pytest.raises(DataError, match=says):
         of_targets([0, 1, 2], [0.0, 1.0, 5.29], **more)
 
 
 def test_targets_are_finite() -> None:
-    with pytest.raises(ValueError, match=r"train\[0\]: target nan of sample 1 should be a finite number"):
+    with pytest.raises(DataError, match="train row 1: the target nan should be a finite number"):
         of_targets([0.5, np.nan, 1.0])
 
 

@@ -12,7 +12,8 @@ import torch
 
 from clusterfl.data.registry import load_source
 from clusterfl.data.scenario import DataConfig, build
-from clusterfl.errors import DataError
+from clusterfl.data.user_data import Reading
+from clusterfl.errors import ConfigError, DataError
 
 from .made import KEY, RNG, made
 
@@ -23,7 +24,8 @@ def test_a_folder_is_one_client_per_file(tmp_path: Path) -> None:
     population = made(source=f"folder:{tmp_path}", clients=3, unseen=1)
     assert population.clients == 3 and population.unseen == 1 and population.truth is None
     assert population.input_shape == (5,) and population.classes == 3
-    means = sorted(float(torch.cat([population.train.of(i)[0], population.test.of(i)[0]]).mean()) for i in range(4))
+    means = [float(torch.cat([population.train.of(i)[0], population.test.of(i)[0]]).mean()) for i in range(4)]
+    assert population.names == ("hospital_0", "hospital_1", "hospital_2", "hospital_3")
     assert means == [0.5, 1.5, 2.5, 3.5]  # floats are used as they are
     assert population.train.sizes.tolist() == [8] * 4 and population.test.sizes.tolist() == [2] * 4
 
@@ -54,8 +56,11 @@ def test_a_folder_may_also_be_pooled_and_split_anew(tmp_path: Path) -> None:
     [
         ({"x": np.zeros((3, 4)), "y": np.zeros(3)}, r"b\.npz: samples of shape \(4,\).*should be like those of a\.npz"),
         ({"x": np.zeros((3, 5)), "y": np.zeros(2)}, r"b\.npz: labels of shape \(2,\) should be one per sample"),
-        ({"x": np.zeros((3, 5)), "y": np.full(3, 0.5)}, r"b\.npz: labels should be whole numbers"),
-        ({"x": np.zeros((3, 5)), "y": np.full(3, -1)}, r"b\.npz: labels should be whole numbers from 0"),
+        (
+            {"x": np.zeros((3, 5)), "y": np.full(3, 0.5)},
+            r"b\.npz, row 0: the label 0.5 should be a class .*loss = \"mse\"",
+        ),
+        ({"x": np.zeros((3, 5)), "y": np.full(3, -1)}, r"b\.npz, row 0: the label -1 should be a class number from 0"),
         ({"x": np.zeros((3, 5), complex), "y": np.zeros(3)}, r"b\.npz: x should hold real numbers, not complex128"),
         ({"x": np.zeros((3, 5)), "y": np.full(3, 10**9)}, r"labels up to 1000000000 should be below"),
         ({"data": np.zeros((3, 5))}, r"b\.npz should be .* it holds \['data'\] and not \['x', 'y'\]"),
@@ -107,6 +112,8 @@ def test_a_table_is_one_client_per_name(tmp_path: Path, kind: str, split: bool) 
         assert ages == [ages[0] + j for j in range(10)]
         assert torch.equal(y, 1 - x[:, 0].long() % 2)  # "no" is 0, "yes" is 1
     assert seen == {0, 10, 20}
+    assert population.names == ("ann", "bob", "cy") and population.class_names == ("no", "yes")
+    assert population.feature_names == ("age", "weight")
     assert population.test.sizes.tolist() == ([3] * 3 if split else [2] * 3)
 
 
@@ -114,9 +121,9 @@ def test_a_table_is_one_client_per_name(tmp_path: Path, kind: str, split: bool) 
     ("change", "says"),
     [
         (lambda f: f.rename(columns={"client": "clients"}), "'client' should be there; did you mean 'clients'"),
-        (lambda f: f.assign(age="old"), "column 'age' should be numbers"),
-        (lambda f: f.assign(age=[None, *range(29)]), "column 'age' should have no missing values"),
-        (lambda f: f.assign(age=np.inf), "column 'age' should hold finite numbers only"),
+        (lambda f: f.assign(age="old"), "column 'age', row 1 should be a number, not 'old'; .*data.feature_columns"),
+        (lambda f: f.assign(age=[None, *range(29)]), "column 'age', row 1 should have a value"),
+        (lambda f: f.assign(age=np.inf), "column 'age', row 1 should be a finite number, not inf"),
         (lambda f: f[["client", "label"]], "there should be feature columns"),
         (lambda f: f.assign(split="validation"), "should hold only 'train' and 'test'"),
     ],
@@ -146,9 +153,9 @@ def prices(path: Path) -> str:
 def test_a_table_of_numbers(tmp_path: Path) -> None:
     """A column of floats is refused with the remedy, and used as it is with a loss of numbers."""
     name = prices(tmp_path / "prices.csv")
-    with pytest.raises(DataError, match=r"should be whole numbers from 0, or words, not 0\.5; .*--set task\.loss=mse"):
+    with pytest.raises(DataError, match=r"row 1: the label 0\.5 should be a class .*--set task\.loss=mse"):
         load_source(name)
-    source = load_source(name, regression=True)
+    source = load_source(name, reading=Reading(numbers=True))
     assert source.classes == 0 and source.y_train.dtype == np.float32
     assert sorted(source.y_train.tolist()) == sorted(0.5 + j + 10 * i for i in range(3) for j in range(10))
     population = build(DataConfig(source=name, clients=3), KEY, regression=True)
@@ -157,8 +164,8 @@ def test_a_table_of_numbers(tmp_path: Path) -> None:
 
 def test_words_are_no_numbers(tmp_path: Path) -> None:
     pd.DataFrame({"client": ["a", "b"], "x": [0.0, 1.0], "label": ["red", "blue"]}).to_csv(tmp_path / "t.csv")
-    with pytest.raises(DataError, match="column 'label' should be numbers for a loss of numbers"):
-        load_source(f"table:{tmp_path / 't.csv'}", regression=True)
+    with pytest.raises(DataError, match="column 'label', row 1: targets should be numbers for a loss of numbers"):
+        load_source(f"table:{tmp_path / 't.csv'}", reading=Reading(numbers=True))
 
 
 def test_a_folder_of_numbers(tmp_path: Path) -> None:
@@ -168,4 +175,70 @@ def test_a_folder_of_numbers(tmp_path: Path) -> None:
     population = build(DataConfig(source=f"folder:{tmp_path}", clients=3), KEY, regression=True)
     assert population.outputs == 2 and population.train.y.shape == (24, 2)
     with pytest.raises(DataError, match=r"0\.npz: labels of shape \(10, 2\) should be one per sample"):
+        load_source(f"folder:{tmp_path}")
+
+
+def test_own_data_is_used_whole_and_in_its_order(tmp_path: Path) -> None:
+    names = [f"h{i}" for i in (5, 3, *range(100, 128))]  # neither sorted nor as many as the demo has
+    frame = pd.DataFrame({"client": np.repeat(names, 4), "label": np.arange(120) % 3, "f": np.arange(120.0)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    population = made(source=f"table:{tmp_path / 't.csv'}")
+    assert population.clients == 30 and population.names == tuple(names) and not population.notes
+    for i in range(30):
+        x = torch.cat([population.train.of(i)[0], population.test.of(i)[0]])
+        assert sorted(x.flatten().tolist()) == [4.0 * i + j for j in range(4)]
+    limited = made(source=f"table:{tmp_path / 't.csv'}", clients=20, unseen=2)
+    assert limited.names == tuple(names[:22])
+    assert limited.notes == ("the first 22 of 30 clients are used; data.clients=0 uses all of them",)
+
+
+def test_clients_that_are_too_small_are_named(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"client": ["a", "a", "b", "c", "c"], "label": [0, 1, 0, 1, 0], "f": range(5)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    population = made(source=f"table:{tmp_path / 't.csv'}")
+    assert population.names == ("a", "c")
+    assert population.notes == ("left out, without 2 samples: b (1 of 3)",)
+
+
+def test_columns_can_be_chosen(tmp_path: Path) -> None:
+    frame = table(False).rename(columns={"client": "hospital", "label": "ill"}).assign(day="2024-01-01", old=True)
+    frame["hospital"] = np.repeat(["007", "01", "1"], 10)  # text, though it looks like numbers
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    columns = {"client_column": "hospital", "label_column": "ill", "feature_columns": ("old", "age")}
+    population = made(source=f"table:{tmp_path / 't.csv'}", **columns)
+    assert population.names == ("007", "01", "1") and population.feature_names == ("old", "age")
+    assert population.train.of(0)[0][0].tolist()[0] == 1.0  # true is 1
+    with pytest.raises(DataError, match=r"a column 'hospitl' should be there; did you mean 'hospital'.*client_column"):
+        made(source=f"table:{tmp_path / 't.csv'}", **{**columns, "client_column": "hospitl"})
+    with pytest.raises(DataError, match="column 'day', row 1 should be a number, not '2024-01-01'"):
+        made(source=f"table:{tmp_path / 't.csv'}", **{**columns, "feature_columns": None})
+    with pytest.raises(ConfigError, match="label_column='ill' should be unset unless source is table:PATH"):
+        made(source="digits", label_column="ill")
+
+
+def test_what_has_no_value_is_refused_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    for text, says in (
+        ("client,label,f\na,x,1\na,,2\n", "column 'label', row 2 should have a value"),
+        ("client,label,f\na,x,1\n,x,2\n", "column 'client', row 2 should have a value"),
+        ("client,label,f\na,0,1\na,1,\n", "column 'f', row 2 should have a value"),
+        (
+            "client,label,f\na,0.5,1\na,1,1\n",
+            r"column .label., row 1: the label 0.5 should be a class",
+        ),
+        ("client,label,f\n", "should have rows"),
+        ("client,label,f,f\na,0,1,2\n", "column 'f' should be there once"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=says):
+            load_source(f"table:{path}")
+
+
+def test_text_labels_in_a_folder_are_classes(tmp_path: Path) -> None:
+    for i, y in enumerate((["b", "a", "b"], ["c", "a", "b"])):
+        np.savez(tmp_path / f"{i}.npz", x=np.zeros((3, 2)), y=np.array(y))
+    source = load_source(f"folder:{tmp_path}")
+    assert source.class_names == ("a", "b", "c") and source.y_train.tolist() == [1, 0, 1, 2, 0, 1]
+    np.savez(tmp_path / "1.npz", x=np.array([[0, 1], [0, np.nan], [0, 1.0]]), y=np.array(["a", "b", "c"]))
+    with pytest.raises(DataError, match=r"1\.npz, row 1: samples should be finite"):
         load_source(f"folder:{tmp_path}")

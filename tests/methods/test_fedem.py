@@ -18,7 +18,7 @@ from clusterfl.methods import AWCFL, MCFL, FedAvg, FedEM, FedRC
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
-from clusterfl.runs.admission import admit_clients
+from clusterfl.runs.admission import admit
 from clusterfl.task import Task
 from clusterfl.testing import check_same, play, small_population, small_task
 from clusterfl.tree import row
@@ -101,8 +101,8 @@ def test_what_needs_one_model_of_each_client_says_so(tmp_path: Path) -> None:
     settings = ["rounds=1", "data.clients=4", "data.unseen=1", "data.samples=10", "engine.name=serial"]
     clusterfl.run(clusterfl.Config.load(None, [*settings, "method.name=fedem", "method.k=2"]), out=tmp_path / "run")
     with pytest.raises(ConfigError, match="should be unset: clients of fedem"):
-        admit_clients(tmp_path / "run", None, tmp_path / "models")
-    assert admit_clients(tmp_path / "run", None, None)["clients"][0]["cluster"] in (0, 1)
+        admit(tmp_path / "run", out=tmp_path / "models")
+    assert next(iter(admit(tmp_path / "run")["clients"].values()))["cluster"] in (0, 1)
 
 
 def test_settings_are_checked() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
@@ -14,13 +15,14 @@ from sklearn.datasets import load_digits
 import clusterfl
 from clusterfl import keys
 from clusterfl.config import Config
-from clusterfl.errors import ConfigError
+from clusterfl.errors import ConfigError, DataError
 from clusterfl.models import build_model
-from clusterfl.runs.admission import admit_clients
+from clusterfl.runs.admission import admit
 from clusterfl.runs.checkpoint import CheckpointError
 from clusterfl.runs.ledger import LedgerFile, charge_to
 from clusterfl.task import Task
 from tests.engines.wrappers.exchanges import private
+from tests.hospitals import NAMES, hospital_run, hospital_table
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +33,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_runs_own_unseen_clients(run: Path) -> None:
-    got = admit_clients(run, None, None)
+    got = admit(run)
     summary = json.loads((run / "summary.json").read_text())
-    assert {str(c["client"]): c["cluster"] for c in got["clients"]} == summary["unseen_assignments"]
+    assert {name: c["cluster"] for name, c in got["clients"].items()} == summary["unseen_assignments"]
     assert got["accuracy_mean"] == pytest.approx(summary["unseen_accuracy"]) and got["round"] == 6
 
 
@@ -47,22 +49,61 @@ def test_new_clients_from_files_join_the_cluster_of_their_rotation(run: Path, tm
         turned = np.rot90(images[part], turns, axes=(1, 2))[:, None].round().astype(np.uint8)
         np.savez(new / f"{turns}.npz", x=turned, y=labels[part])
     out = tmp_path / "models"
-    got = admit_clients(run, f"folder:{new}", out)
-    assert len({c["cluster"] for c in got["clients"]}) == 4, "four rotations, four clusters"
+    got = admit(run, f"folder:{new}", out=out)
+    assert len({c["cluster"] for c in got["clients"].values()}) == 4, "four rotations, four clusters"
     assert got["accuracy_mean"] > 0.7
-    assert load_file(out / "client-0.safetensors").keys() == {"head.weight", "head.bias"}
+    assert load_file(out / "0.safetensors").keys() == {"head.weight", "head.bias"}
 
 
 def test_what_cannot_be_admitted_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"should be the folder of a run, with a config\.toml"):
-        admit_clients(tmp_path, None, None)
+        admit(tmp_path)
     small = ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial", "data.unseen=0"]
     clusterfl.run(Config.load(None, small), out=tmp_path / "none")
     with pytest.raises(ConfigError, match="the run has no unseen clients; name new ones with --data"):
-        admit_clients(tmp_path / "none", None, None)
+        admit(tmp_path / "none")
     clusterfl.run(Config.load(None, [*small, "checkpoint.every=0"]), out=tmp_path / "unsaved")
     with pytest.raises(CheckpointError, match="should hold a checkpoint"):
-        admit_clients(tmp_path / "unsaved", None, None)
+        admit(tmp_path / "unsaved")
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hospital_run(tmp_path_factory.mktemp("hospitals"))
+
+
+def test_one_new_client_that_lacks_a_class_is_scored_by_the_runs_classes(hospitals: Path, tmp_path: Path) -> None:
+    new = hospital_table(["hospital-31"])
+    new = new[new["label"] != "none"][["c", "label", "b", "client", "a"]]  # columns in another order
+    new.to_csv(tmp_path / "new.csv", index=False)
+    got = admit(hospitals, f"table:{tmp_path / 'new.csv'}")
+    home = json.loads((hospitals / "summary.json").read_text())["assignments"]
+    assert list(got["clients"]) == ["hospital-31"]
+    assert got["clients"]["hospital-31"]["cluster"] == home["hospital-00"] != home["hospital-01"]
+    assert got["accuracy_mean"] > 0.8
+    new.assign(label="deadly").to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError, match=r"the class 'deadly' should be a known one; .*mild"):
+        admit(hospitals, f"table:{tmp_path / 'new.csv'}")
+    new.drop(columns="b").to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError, match="a column 'b' should be there"):
+        admit(hospitals, f"table:{tmp_path / 'new.csv'}")
+    np.savez(tmp_path / "x.npz", x=np.zeros((5, 2)), y=np.array(["mild"] * 5))
+    with pytest.raises(DataError, match=r"samples of shape \(2,\) should be like the run's, \(3,\)"):
+        admit(hospitals, f"folder:{tmp_path}")
+
+
+def test_names_are_in_every_file_of_a_run(hospitals: Path) -> None:
+    names = NAMES
+    summary, card = (json.loads((hospitals / name).read_text()) for name in ("summary.json", "data.json"))
+    assert list(summary["assignments"]) == list(summary["per_client"]) == card["clients"] == names
+    assert card["class_names"] == summary["class_names"] == ["mild", "none", "severe"]
+    assert card["feature_names"] == ["a", "b", "c"] and card["pixels"] is None
+    manifest = json.loads((hospitals / "models" / "manifest.json").read_text())
+    assert sorted(n for c in manifest["clusters"] for n in c["clients"]) == names
+    assert manifest["class_names"] == card["class_names"] and manifest["feature_names"] == card["feature_names"]
+    for table in ("metrics.parquet", "assignments.parquet"):
+        assert sorted(set(pq.read_table(hospitals / table)["client"].to_pylist())) == names
+    assert summary["ari"] is None and summary["intra_accuracy"] > summary["inter_accuracy"]
 
 
 def test_what_is_written_is_what_was_measured(tmp_path: Path) -> None:
@@ -72,7 +113,7 @@ def test_what_is_written_is_what_was_measured(tmp_path: Path) -> None:
         config = Config.load(None, [*settings, "engine.name=stacked", "method.name=fedavg-ft", *extra])
         folder = tmp_path / f"run{len(extra)}"
         clusterfl.run(config, out=folder)
-        got = admit_clients(folder, None, folder / "theirs")
+        got = admit(folder, out=folder / "theirs")
         population = config.population()
         module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
         task = Task(module, population.classes)
@@ -94,7 +135,7 @@ def test_admissions_under_privacy_have_fresh_noise_are_charged_and_say_so(tmp_pa
     settings = ["rounds=1", "data.clients=6", "data.clusters=2", "data.unseen=2", "data.samples=20", "method.k=2"]
     settings += ["engine.name=serial", "method.name=robust-tkm", "privacy.clip=0.5", "privacy.noise_multiplier=4.0"]
     clusterfl.run(Config.load(None, settings), out=tmp_path / "r")
-    spent = [admit_clients(tmp_path / "r", None, None)["privacy"] for _ in range(2)]
+    spent = [admit(tmp_path / "r")["privacy"] for _ in range(2)]
     assert spent[0]["uploads"] < spent[1]["uploads"] and spent[0]["epsilon"] < spent[1]["epsilon"]
     ledger = LedgerFile.open(tmp_path / "r" / "privacy.log")
     assert ledger.releases[6] == 3 and ledger.most == 3, "at the end of the run, and twice since"
@@ -102,7 +143,7 @@ def test_admissions_under_privacy_have_fresh_noise_are_charged_and_say_so(tmp_pa
     new.mkdir()
     for name in "ab":
         np.savez(new / f"{name}.npz", x=np.zeros((8, 1, 8, 8), np.uint8), y=np.arange(8))
-    first, second = (admit_clients(tmp_path / "r", f"folder:{new}", None)["privacy"] for _ in range(2))
+    first, second = (admit(tmp_path / "r", f"folder:{new}")["privacy"] for _ in range(2))
     assert (first["uploads"], second["uploads"]) == (1, 2), "other clients, a ledger of their own"
     other = [int(charge_to(private(), tmp_path / "r" / name, keys.key(0))) for name in ("privacy.log", "new.log")]
     assert len({int(keys.key(0)), *other}) == 3, "a key of its own after every charge"

@@ -19,7 +19,7 @@ def test_a_run_under_attack_says_how_the_honest_fared(name: str, kind: str, tmp_
     config = Config.load(None, [*SMALL, "rounds=2", f"method.name={name}", f"attack.kind={kind}"])
     outcome = clusterfl.run(config, out=tmp_path)
     population, summary = outcome.population, json.loads((tmp_path / "summary.json").read_text())
-    accuracy, liars = outcome.records[-1].accuracy, summary["attackers"]
+    accuracy, liars = outcome.records[-1].accuracy, [population.names.index(n) for n in summary["attackers"]]
     honest = [i for i in range(12) if i not in liars]
     assert len(liars) == 2 and population.truth is not None
     assert summary["accuracy_honest"] == pytest.approx(float(accuracy[honest].mean()))

@@ -20,7 +20,7 @@ def test_models_come_back(ifca: Run) -> None:
     folder, config, outcome, _ = ifca
     manifest = read_manifest(folder)
     assert manifest["model"] == {"name": "mclr"} and manifest["classes"] == 10 and manifest["input_shape"] == [1, 8, 8]
-    assert sorted(i for c in manifest["clusters"] for i in c["clients"]) == list(range(8))
+    assert sorted(i for c in manifest["clusters"] for i in c["clients"]) == [f"client-0{i}" for i in range(8)]
     trees = load_models(folder)
     assert sorted(trees) == [0, 1, 2, 3]
     for k, tree in trees.items():

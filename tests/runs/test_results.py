@@ -37,7 +37,7 @@ NEEDED |= {
 def test_every_file_is_there_and_nothing_else(ifca: Run) -> None:
     files = sorted(str(p.relative_to(ifca[0])) for p in ifca[0].rglob("*") if p.is_file())
     models = [f"models/cluster-{k}.safetensors" for k in range(4)]
-    others = ["assignments.parquet", "config.toml", "metrics.parquet", "rounds.jsonl", "summary.json"]
+    others = ["assignments.parquet", "config.toml", "data.json", "metrics.parquet", "rounds.jsonl", "summary.json"]
     assert files == sorted([*others, *models, "models/manifest.json"])
 
 
@@ -48,8 +48,12 @@ def test_summary(ifca: Run) -> None:
     assert summary["method"] == "ifca" and summary["rounds"] == 3 and summary["clients"] == 8 and summary["k"] == 4
     last = outcome.records[-1]
     assert summary["accuracy_mean"] == pytest.approx(float(last.accuracy.mean()))
-    assert summary["assignments"] == {str(i): int(k) for i, k in enumerate(last.assign)}
-    assert sorted(summary["unseen_assignments"]) == ["8", "9"]
+    assert summary["assignments"] == {f"client-0{i}": int(k) for i, k in enumerate(last.assign)}
+    assert list(summary["unseen_assignments"]) == ["client-08", "client-09"]
+    assert list(summary["per_client"]) == [f"client-0{i}" for i in range(10)]
+    third, ninth = summary["per_client"]["client-03"], summary["per_client"]["client-09"]
+    assert third["accuracy"] == pytest.approx(float(last.accuracy[3])) and not third["unseen"]
+    assert ninth["cluster"] == summary["unseen_assignments"]["client-09"] and ninth["unseen"]
     assert summary["unseen_accuracy"] == pytest.approx(float(outcome.unseen.mean()))  # type: ignore[union-attr]
 
 
@@ -71,7 +75,7 @@ def test_parquet_tables_agree_with_the_summary(ifca: Run) -> None:
     rows = metrics.to_pylist()
     last = {r["client"]: r for r in rows if r["round"] == 3 and r["metric"] == "accuracy"}
     assert np.mean([r["value"] for r in last.values()]) == pytest.approx(summary["accuracy_mean"])
-    assert {str(i): r["cluster"] for i, r in last.items()} == summary["assignments"]
+    assert {name: r["cluster"] for name, r in last.items()} == summary["assignments"]
     ends = {"f1", "auc", "log_loss", "unseen_accuracy"}  # of the last round only
     assert {r["metric"] for r in rows} == {"accuracy", "loss", *ends}
     assert {r["round"] for r in rows if r["metric"] in ends} == {3}

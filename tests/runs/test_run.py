@@ -19,6 +19,7 @@ from clusterfl.engines.config import EngineConfig
 from clusterfl.errors import ConfigError
 from clusterfl.loop import Simulation
 from clusterfl.methods import FedAvg, FedPer
+from clusterfl.parts.local import SGD
 from clusterfl.runs import run as runner
 from clusterfl.testing import CLASSES, CLIENTS, WIDTH, assert_equal, small_population
 from tests.folders import contents, rounds_of, summary_of
@@ -107,7 +108,7 @@ def test_the_config_is_there_before_data_is_loaded_or_workers_start(
     monkeypatch.setattr(Config, "population", loading)
     monkeypatch.setattr(Simulation, "start", starting)
     clusterfl.run(config, out=tmp_path)
-    assert seen == ["data after ['config.toml']", "start after ['config.toml']"]
+    assert seen == ["data after ['config.toml']", "start after ['config.toml', 'data.json']"]
 
 
 # -- folders -----------------------------------------------------------------------------------------------
@@ -217,3 +218,41 @@ def test_a_config_says_what_python_gave(tmp_path: Path) -> None:
         "aggregate": "mean",
     }
     assert json.loads((tmp_path / "models" / "manifest.json").read_text())["model"] == table["model"]
+
+
+# -- modules and clients of one's own ------------------------------------------------------------------------
+
+
+def test_a_pretrained_module_is_where_training_starts(tmp_path: Path) -> None:
+    first = run(tmp_path / "first", FedAvg(local=LOCAL), rounds=6)
+    good = clusterfl.load(tmp_path / "first", model=module()).module("client-00")
+    again = clusterfl.run(
+        small_population(), good, FedAvg(local=LOCAL), rounds=1, engine="serial", start="given", out=tmp_path / "again"
+    )
+    assert float(again.records[0].accuracy.mean()) == pytest.approx(first.accuracy.mean)
+    fresh = clusterfl.run(small_population(), good, FedAvg(local=LOCAL), rounds=1, engine="serial")
+    assert float(fresh.records[0].accuracy.mean()) < first.accuracy.mean
+    assert clusterfl.load(tmp_path / "again", model=good).predict("client-00", np.zeros((1, WIDTH))).shape == (1,)
+    with pytest.raises(ConfigError, match="should be the module that"):  # other weights were another start
+        clusterfl.load(tmp_path / "again", model=module())
+
+
+def test_a_module_that_does_not_fit_is_refused_at_the_door() -> None:
+    population = small_population()
+    for wrong, says in (
+        (nn.Linear(WIDTH, CLASSES - 1), r"model=Linear should give 3 outputs, one per class, but gives \(2,\)"),
+        (nn.Linear(WIDTH + 1, CLASSES), r"model=Linear should take samples of shape .* and type float32: "),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            clusterfl.run(population, wrong, FedAvg(local=LOCAL), rounds=1)
+
+
+def test_whole_numbers_reach_an_embedding() -> None:
+    rng = np.random.default_rng(0)
+    words = [rng.integers(0, 20, (30, 5)) for _ in range(4)]
+    clients = [(x, (x[:, 0] < 10).astype(int)) for x in words]
+    population = clusterfl.Population.from_arrays(clients, clients)
+    model = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(20, 2))
+    for engine in ("serial", "stacked"):
+        outcome = clusterfl.run(population, model, FedAvg(local=SGD(lr=0.5, batch=10)), rounds=8, engine=engine)
+        assert outcome.accuracy.mean > 0.7

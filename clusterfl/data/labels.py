@@ -1,0 +1,78 @@
+"""Labels as classes: codes from 0 and the names that they stand for. What is no class is refused by its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clusterfl.errors import DataError, suggestion
+
+Array = npt.NDArray[Any]
+Where = Callable[[int], str]  # the place of a row in words
+
+
+def code_labels(y: Array, where: Where, known: Sequence[str] | None = None) -> tuple[Array, tuple[str, ...]]:
+    """Codes (int64) and class names: the known ones, else all that occur, numbers by size and text by alphabet."""
+    values = whole(y, where) if y.dtype.kind == "f" else y.astype(str) if y.dtype.kind not in "biu" else y
+    found, codes = np.unique(values, return_inverse=True)
+    names = [str(v).lower() if y.dtype.kind == "b" else str(v) for v in found.tolist()]
+    if known is None:
+        return codes.astype(np.int64), tuple(names)
+    place = {name: i for i, name in enumerate(known)}
+    for j, name in enumerate(names):
+        if name not in place:
+            row = int(np.flatnonzero(codes == j)[0])
+            raise DataError(f"{where(row)}: the class {name!r} should be a known one{suggestion(name, known)}")
+    return np.array([place[name] for name in names], dtype=np.int64)[codes], tuple(known)
+
+
+def whole(y: Array, where: Where) -> Array:
+    """Labels that came as floats, as whole numbers."""
+    unknown = np.flatnonzero(~np.isfinite(y))
+    if len(unknown):
+        raise DataError(f"{where(int(unknown[0]))}: the label {y[unknown[0]]} should be a class; fill or remove it")
+    broken = np.flatnonzero(y != np.floor(y))
+    if len(broken):
+        raise DataError(
+            f"{where(int(broken[0]))}: the label {y[broken[0]]:g} should be a class (text or a whole number); "
+            'to learn numbers, set [task] loss = "mse" (--set task.loss=mse; targets="numbers" of arrays)'
+        )
+    return y.astype(np.int64)
+
+
+def class_numbers(y: Array, where: Where, classes: int | None = None) -> Array:
+    """Labels that are class numbers already, from 0 and below ``classes``."""
+    numbers = whole(y, where) if y.dtype.kind == "f" else y.astype(np.int64)
+    low = np.flatnonzero(numbers < 0)
+    if len(low):
+        raise DataError(f"{where(int(low[0]))}: the label {numbers[low[0]]} should be a class number from 0")
+    high = np.flatnonzero(numbers >= (np.inf if classes is None else classes))
+    if len(high):
+        raise DataError(
+            f"{where(int(high[0]))}: the label {numbers[high[0]]} should be below the number of classes, {classes}: "
+            "class numbers start at 0"
+        )
+    return numbers
+
+
+def finite_numbers(y: Array, where: Where) -> Array:
+    """Targets of a regression, as float32."""
+    if y.dtype.kind not in "biuf":
+        row = where(0)
+        raise DataError(f"{row}: targets should be numbers for a loss of numbers; use loss 'cross-entropy' for classes")
+    bad = np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(axis=1))
+    if len(bad):
+        raise DataError(f"{where(int(bad[0]))}: the target {y[bad[0]]} should be a finite number")
+    return y.astype(np.float32)
+
+
+def finite(x: Array, where: Where) -> None:
+    """Refuses NaN and infinity, by the first row that has one."""
+    if x.dtype.kind != "f":
+        return
+    bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
+    if len(bad):
+        raise DataError(f"{where(int(bad[0]))}: samples should be finite numbers, without NaN or infinity")

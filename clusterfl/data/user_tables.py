@@ -1,0 +1,126 @@
+"""Columns of a user's .csv or .parquet file: used as they are, or refused by column and row.
+
+Row 1 is the first below the header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clusterfl.data.formats import names_the_file
+from clusterfl.data.labels import code_labels, finite_numbers
+from clusterfl.errors import DataError, suggestion
+
+Array = npt.NDArray[Any]
+Column = Any  # pyarrow.ChunkedArray
+Columns = Mapping[str, Column]
+
+
+@names_the_file
+def _read_table(path: Path, text: str) -> Any:
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.read_table(path)
+    if path.suffix == ".csv":
+        from pyarrow import csv
+
+        return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types={text: "string"}))
+    raise ValueError("its name ends neither in .csv nor in .parquet")
+
+
+def read_columns(path: Path, text: str = "client") -> dict[str, Column]:
+    """All columns; ``text`` is one that is text even where it looks like numbers (007)."""
+    table = _read_table(path, text)
+    if not table.num_rows:
+        raise DataError(f"{path} should have rows, but has only a header")
+    twice = [name for name in table.column_names if table.column_names.count(name) > 1]
+    if twice:
+        raise DataError(f"{path}: column {twice[0]!r} should be there once, but two have that name")
+    return {name: table[name] for name in table.column_names}
+
+
+def wanted(path: Path, columns: Columns, name: str, key: str) -> Column:
+    if name not in columns:
+        raise DataError(f"{path}: a column {name!r} should be there{suggestion(name, columns)}; {key} names another")
+    return columns[name]
+
+
+def complete(path: Path, name: str, column: Column) -> None:
+    """Refuses missing values."""
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0]) + 1
+        more = f" ({column.null_count} rows have none)" if column.null_count > 1 else ""
+        raise DataError(f"{path}: column {name!r}, row {row} should have a value{more}; fill or remove missing values")
+
+
+def texts(path: Path, name: str, column: Column) -> Array:
+    complete(path, name, column)
+    words = np.array([str(v) for v in column.to_pylist()])
+    empty = np.flatnonzero(words == "")
+    if len(empty):
+        raise DataError(f"{path}: column {name!r}, row {empty[0] + 1} should have a value; fill or remove it")
+    return words
+
+
+def labels(
+    path: Path, name: str, column: Column, known: tuple[str, ...] | None, *, numbers: bool = False
+) -> tuple[Array, tuple[str, ...] | None]:
+    """Classes and their names, or numbers as they are."""
+    complete(path, name, column)
+    values = column.to_numpy()
+    if numbers:
+        return finite_numbers(values, lambda row: f"{path}: column {name!r}, row {row + 1}"), None
+    if values.dtype.kind not in "biuf":  # text, dates, decimals: their words
+        values = texts(path, name, column)
+    return code_labels(values, lambda row: f"{path}: column {name!r}, row {row + 1}", known)
+
+
+def features(path: Path, columns: Columns, names: tuple[str, ...]) -> Array:
+    """``[n, len(names)]`` float32, in this order."""
+    if not names:
+        raise DataError(f"{path}: there should be feature columns beside client, label and split")
+    return np.stack([_numbers(path, name, wanted(path, columns, name, "data.feature_columns")) for name in names], 1)
+
+
+def _numbers(path: Path, name: str, column: Column) -> Array:
+    """Numbers, and booleans as 0 and 1."""
+    complete(path, name, column)
+    values = column.to_numpy()
+    if values.dtype.kind not in "buif":
+        row = next((j for j, v in enumerate(column.to_pylist()) if not _is_number(v)), 0)
+        raise DataError(
+            f"{path}: column {name!r}, row {row + 1} should be a number, not {str(column[row])!r}; write text and "
+            "dates as numbers, or leave the column out with data.feature_columns"
+        )
+    bad = np.flatnonzero(~np.isfinite(values.astype(np.float64)))
+    if len(bad):
+        raise DataError(f"{path}: column {name!r}, row {bad[0] + 1} should be a finite number, not {values[bad[0]]}")
+    found: Array = values.astype(np.float32)
+    return found
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+def test_rows(path: Path, columns: Columns, n: int) -> npt.NDArray[np.bool_]:
+    """Which rows are test samples, by the column ``split`` where there is one."""
+    if "split" not in columns:
+        return np.zeros(n, dtype=bool)
+    words = texts(path, "split", columns["split"])
+    other = np.flatnonzero(~np.isin(words, ["train", "test"]))
+    if len(other):
+        row, word = other[0] + 1, str(words[other[0]])
+        raise DataError(f"{path}: column 'split', row {row} should hold only 'train' and 'test', not {word!r}")
+    found: npt.NDArray[np.bool_] = words == "test"
+    return found

@@ -1,0 +1,47 @@
+"""Ctrl-C, which reaches a program and all its workers: a word, how to go on, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.folders import summary_of
+
+
+def interrupted(mark: Path, *arguments: str) -> tuple[int, str]:
+    """A command in a group of its own, interrupted as soon as a file is there: how it ended, what it said."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "clusterfl", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 120
+    while not mark.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+def test_an_interrupted_pool_says_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    settings = ["rounds=60", "data.clients=8", "data.samples=20", "data.test_samples=50"]
+    settings += ["engine.name=pool", "engine.workers=2"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    said = ["interrupted", f"go on with: clusterfl resume {out}"]
+    # while workers start, before there is a round
+    code, heard = interrupted(out / "data.json", "run", *words, "--out", str(out), "--quiet")
+    assert code == 130 and heard.splitlines() == said, heard
+    # between two rounds
+    code, heard = interrupted(out / "checkpoints" / "round-000003.ckpt", "resume", str(out), "--quiet")
+    assert code == 130 and heard.splitlines() == said, heard
+    done = [sys.executable, "-m", "clusterfl", "resume", str(out), "--quiet"]
+    subprocess.run(done, check=True, timeout=240, stdout=subprocess.DEVNULL)
+    assert summary_of(out)["rounds"] == 60

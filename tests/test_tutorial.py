@@ -1,0 +1,67 @@
+"""The whole hour of docs/tutorial.md, played as it is written: its files, its commands, its code, what they print."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import clusterfl
+from tests.commands.calls import call
+
+PAGE = Path(__file__).parent.parent / "docs" / "tutorial.md"
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    """(language, text) of every block, in order."""
+    text = PAGE.read_text(encoding="utf-8")
+    yield from re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """(words, the lines that it should print) of every command of a console block."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, *lines = part.splitlines()
+        yield command.split(), lines
+
+
+def roughly(line: str) -> str:
+    """Without decimals, whose last digits are those of a machine."""
+    return re.sub(r"\d+\.\d+", "#", line)
+
+
+def printed(words: list[str], folder: Path) -> str:
+    if words[0] == "clusterfl":
+        done = call(*words[1:], folder=folder)
+        assert done.exit_code == 0, done.stderr
+        return str(done.stdout)
+    return subprocess.run(
+        [sys.executable, "-I", *words[1:]], cwd=folder, capture_output=True, text=True, check=True, timeout=240
+    ).stdout
+
+
+def test_the_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = types.ModuleType("tutorial")
+    for language, text in blocks():
+        named = re.match(r"# ([\w.]+\.\w+)\n", text)
+        if language == "console":
+            for words, lines in commands(text):
+                got = printed(words, tmp_path).splitlines()
+                wanted = lines[:-1] if lines and lines[-1] == "…" else lines
+                shown = got[: len(wanted)] if len(wanted) < len(lines) else got
+                assert [roughly(line) for line in shown] == [roughly(line) for line in wanted], words
+        elif named:
+            (tmp_path / named[1]).write_text(text)
+        else:
+            exec(compile(text, "tutorial", "exec"), code.__dict__)
+    # the program without clusterfl said what the library says
+    x = [[0.3, -1.2, 0.1], [-1.0, 0.8, 0.4]]
+    plain = printed(["python", "plain.py"], tmp_path).split()
+    assert plain == clusterfl.load("runs/first").predict("hospital-03", np.array(x)).tolist()
