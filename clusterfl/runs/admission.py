@@ -84,7 +84,7 @@ def admit(
     truth = population.truth
     clients = {
         population.names[i]: {
-            "cluster": int(served.index[j]),
+            "cluster": int(served.clusters[j]),
             metric.name: known.get(j),
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
