@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,6 +25,8 @@ from clusterfl.task import Task
 
 log = logging.getLogger(__name__)
 
+Far = Callable[[Task, Population], BaseEngine]  # makes the engine that reaches clients on devices of their own
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -34,6 +36,7 @@ class Setup:
     population: Population
     task: Task
     attackers: Tensor
+    far: Far | None = None
 
     def engine(self) -> BaseEngine:
         """The engine, started; whoever asks for it ends it."""
@@ -46,6 +49,7 @@ class Setup:
             attack=config.attack,
             attackers=self.attackers,
             privacy=config.privacy,
+            far=None if self.far is None else self.far(self.task, self.population),
         )
 
     @contextmanager
@@ -77,7 +81,9 @@ def check_task(task: Task, population: Population) -> None:
         raise ConfigError(f"task.classes={task.classes} should fit the clients' targets, which are {has}: use {right}")
 
 
-def prepare(config: Config, population: Population | None = None, task: Task | None = None) -> Setup:
+def prepare(
+    config: Config, population: Population | None = None, task: Task | None = None, far: Far | None = None
+) -> Setup:
     """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given."""
     if population is None:
         population = config.population()
@@ -111,7 +117,7 @@ def prepare(config: Config, population: Population | None = None, task: Task | N
     load = Load(config.local, per_round, config.rounds, in_script(config.method) or in_script(task))
     engine = resolve(config.engine, task, population, config.device, load)
     resolved = config.model_copy(update={"data": config.data.resolved(), "engine": engine})
-    return Setup(resolved, population, task, config.attackers(population))
+    return Setup(resolved, population, task, config.attackers(population), far)
 
 
 def say_if_late(config: Config) -> None:

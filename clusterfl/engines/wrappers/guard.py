@@ -51,6 +51,7 @@ class Guard(Wrapper):
                 if reason:
                     client = int(call.ids[p])
                     self.rejected[client] = self.rejected.get(client, 0) + 1
+                    self.inner.note_rejection(client)
                     log.warning("%s: the reply of client %d is rejected: %s", call.label, client, reason)
             good = torch.tensor([j for j, reason in enumerate(reasons) if not reason], dtype=torch.int64)
             if len(good) == len(chunk.positions):
