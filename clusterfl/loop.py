@@ -351,7 +351,9 @@ class Simulation:
         if self._compared(served):
             table = by_model = cross(self.engine, served.models, self.ids)
             impersonal = Figures.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
-            intra, inter = intra_inter(self._cross_by_data(served) if served.by_data else table, served.clusters)
+            by_data = served.by_data and not self.engine.far  # nobody may look at another's data on devices
+            if by_data or not served.by_data:
+                intra, inter = intra_inter(self._cross_by_data(served) if by_data else table, served.clusters)
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.score(metric.name).mean()) for r in self.records[1:] if r.measured]

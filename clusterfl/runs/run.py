@@ -38,7 +38,7 @@ from clusterfl.runs.folder import (
 )
 from clusterfl.runs.ledger import LedgerFile
 from clusterfl.runs.results import RoundsFile, write_run
-from clusterfl.runs.setup import Setup, prepare
+from clusterfl.runs.setup import Far, Setup, prepare
 from clusterfl.task import Task
 
 
@@ -184,11 +184,20 @@ def carry_out(
     resume: bool = False,
     force: bool = False,
     callbacks: Sequence[Callback] = (),
+    far: Far | None = None,
 ) -> Done:
-    """The run that a config describes, in its folder if it has one, which nobody else may use meanwhile."""
+    """The run that a config describes, in its folder if it has one, which nobody else may use meanwhile.
+
+    ``far`` makes the engine where clients are devices of their own.
+    """
+    if config.engine.name == "flower" and far is None:
+        raise ConfigError(
+            "engine.name='flower' should be run on nodes, by `clusterfl federate local` or `clusterfl federate run`; "
+            "for a simulation leave engine.name unset"
+        )
     check_given(config, population, task)  # before anything of an earlier run is touched
     if out is None:
-        setup = prepare(config, population, task)
+        setup = prepare(config, population, task, far)
         with setup.simulation() as simulation:
             begin(simulation)
             return Done(setup.config, simulation.run(callbacks))
@@ -203,7 +212,7 @@ def carry_out(
         else:
             clear(out)
         write_config(out, asked)
-        setup = prepare(asked, population, task)
+        setup = prepare(asked, population, task, far)
         write_config(out, setup.config)
         write_data_card(out, setup.config, setup.population)
         with setup.simulation() as simulation:
