@@ -13,7 +13,8 @@ from clusterfl import keys
 from clusterfl.errors import ConfigError, DataError, suggestion
 from clusterfl.keys import Key
 
-SHIFTS = ("none", "rotate", "flip", "swap_labels", "permute_labels", "rotate+swap")
+SHIFTS = ("none", "rotate", "flip", "contrast", "swap_labels", "permute_labels", "rotate+swap")
+CONTRASTS = (1.0, 0.4, -1.0, -0.4)
 MIRRORS: tuple[tuple[int, ...], ...] = ((), (-1,), (-2,), (-2, -1))  # as they are, left-right, upside down, both
 
 
@@ -26,8 +27,14 @@ class Shift:
     labels: Tensor  # [K, C] int64
 
     def apply(self, x: Tensor, y: Tensor, cluster: int) -> tuple[Tensor, Tensor]:
-        moved = mirror(x, cluster) if self.name == "flip" else rotate(x, self.angles[cluster])
+        moved = fade(x, cluster) if self.name == "contrast" else mirror(x, cluster) if self.name == "flip" else x
+        moved = rotate(moved, self.angles[cluster])
         return moved, y if y.is_floating_point() else self.labels[cluster][y]  # numbers have no classes to swap
+
+
+def fade(x: Tensor, cluster: int) -> Tensor:
+    """Samples with the cluster's contrast: pixels of -1 to 1 times a factor, negative ones as on a negative."""
+    return x if CONTRASTS[cluster] == 1.0 else x * CONTRASTS[cluster]
 
 
 def mirror(x: Tensor, cluster: int) -> Tensor:
@@ -115,9 +122,9 @@ def make_shift(name: str, clusters: int, classes: int, key: Key, angles: tuple[f
     """The shift of every cluster. Swaps are one pair per cluster, so two clusters differ in four classes."""
     if name not in SHIFTS:
         raise ConfigError(f"shift={name!r} should be one of the known shifts{suggestion(name, SHIFTS)}")
-    if name == "flip" and clusters > len(MIRRORS):
+    if name in ("flip", "contrast") and clusters > len(MIRRORS):
         raise ConfigError(
-            f"clusters={clusters} should be at most {len(MIRRORS)} with shift='flip': so many mirror images"
+            f"clusters={clusters} should be at most {len(MIRRORS)} with shift={name!r}: so many there are"
         )
     turns = name in ("rotate", "rotate+swap")
     if angles is not None and not turns:

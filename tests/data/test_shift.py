@@ -115,3 +115,13 @@ def test_flips_are_numpys_and_undo_themselves() -> None:
         make_shift("flip", 5, 10, KEY)
     with pytest.raises(DataError, match="shift='flip' should have images"):
         mirror(torch.zeros(3, 4), 1)
+
+
+def test_contrast_is_of_the_cluster_and_its_own_inverse_is_a_negative() -> None:
+    x, y = torch.rand(3, 1, 4, 4) * 2 - 1, torch.arange(3)
+    shift = make_shift("contrast", 4, 3, keys.key(0))
+    seen = [shift.apply(x, y, k) for k in range(4)]
+    assert torch.equal(seen[0][0], x) and torch.equal(seen[2][0], -x) and all(torch.equal(s[1], y) for s in seen)
+    assert float(seen[1][0].abs().max()) < float(x.abs().max())
+    with pytest.raises(ConfigError, match="at most 4 with shift='contrast'"):
+        make_shift("contrast", 5, 3, keys.key(0))

@@ -1,0 +1,59 @@
+"""The benchmark's grid and its leaderboard: worlds that load, rows that are not run twice, ranks by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterfl.bench.grid import ORACLE, SHIFTS, SKEWS, Entry, World, config_of, entries, measure, worlds
+from clusterfl.bench.leaderboard import key_of, key_of_row, page, ranks, read, write
+from clusterfl.methods import METHODS
+from tests.commands.calls import call
+
+ROW = {"version": "v1", "dataset": "digits", "scenario": "rotate", "skew": "IID", "seed": 0, "worst5": 0.1, "ari": 1.0}
+ROW |= {"clusters": 4, "bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "error": ""}
+
+
+def test_every_world_is_a_config_for_every_method() -> None:
+    chosen = worlds(["digits", "multi_source", "femnist"])
+    assert len(chosen) == len(SHIFTS) * len(SKEWS) + len(SKEWS) + 1
+    for method in [*METHODS, ORACLE]:
+        config = config_of(Entry(chosen[0], method, 3))
+        assert config.seed == 3 and config.method.name == ("fedavg" if method == ORACLE else method)
+    lonely = config_of(Entry(World("digits", "none", "IID"), "ifca", 0))
+    assert lonely.method.k == 4 and lonely.data.resolved().clusters == 1  # type: ignore[attr-defined]
+
+
+def test_a_row_is_measured_and_the_oracle_knows_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterfl.bench.grid.ROUNDS", 2)
+    monkeypatch.setattr("clusterfl.bench.grid.CLIENTS", 8)
+    world = World("digits", "rotate", "IID")
+    fedavg, oracle = (measure(Entry(world, name, 0)) for name in ("fedavg", ORACLE))
+    assert fedavg["error"] == oracle["error"] == "" and oracle["accuracy"] > fedavg["accuracy"]
+    assert fedavg["clusters"] is None and oracle["clusters"] == 4
+    broken = measure(Entry(World("nowhere", "rotate", "IID"), "fedavg", 0))
+    assert "nowhere" in broken["error"] and "accuracy" not in broken
+
+
+def test_ranks_share_ties_and_leave_the_oracle_out() -> None:
+    values = {"a": 0.9, "b": 0.8, "c": 0.8, ORACLE: 1.0}
+    rows = [{**ROW, "method": m, "accuracy": v} for m, v in values.items()]
+    assert ranks(rows) == {"a": 1.0, "b": 2.5, "c": 2.5}
+    partly = [*rows, {**ROW, "skew": "Dir .1", "method": "b", "accuracy": 1.0}]
+    assert ranks(partly) == ranks(rows)  # a world that not all have run does not count
+
+
+def test_results_are_kept_and_not_run_again(tmp_path: Path) -> None:
+    rows = [{**ROW, "method": m, "accuracy": 0.5} for m in ("ifca", "fedavg")]
+    write(tmp_path / "v1.parquet", rows)
+    again = read(tmp_path / "v1.parquet")
+    assert sorted(r["method"] for r in again) == ["fedavg", "ifca"]
+    assert {key_of_row(r) for r in again} == {
+        key_of(e) for e in entries([World("digits", "rotate", "IID")], ["ifca", "fedavg"], [0])
+    }
+    text = page(again)
+    assert "| ifca | 1.5 | 50.00" in text and "Nothing has been run yet" in text
+    done = call("benchmark", "--page-only", "--dir", str(tmp_path), "--page", str(tmp_path / "p.md"))
+    assert done.exit_code == 0 and (tmp_path / "p.md").read_text(encoding="utf-8") == text
+    assert call("benchmark", "--datasets", "cifar", "--dir", str(tmp_path)).exit_code == 2
