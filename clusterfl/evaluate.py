@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from clusterfl import keys
 from clusterfl.client import Client
 from clusterfl.cohort import Engine
 from clusterfl.keys import Key
+from clusterfl.losses import absolute_error, squared_error
 from clusterfl.message import Call, Kept, on_client
 from clusterfl.method import Method, NotDefined, Procedures, Served
+from clusterfl.scores import LOSS, Metric, answered
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row, rows, take
 
@@ -23,44 +25,80 @@ EVAL_BATCH = 500  # images at a time: batches over about a thousand cost more pe
 
 @dataclass(frozen=True)
 class Scores:
-    """Sums over each client's test samples ``[m]``; NaN in ``f1`` where a client did not answer."""
+    """What models score on each client's test data ``[m]``."""
 
-    correct: Tensor
-    loss: Tensor
+    sums: dict[str, Tensor]  # over each client's test samples: of every column of row_scores
     samples: Tensor
-    f1: Tensor | None = None  # each client's mean over classes, where it was asked for
+    whole: dict[str, Tensor]  # metrics of all of a client's outputs together; NaN where it did not answer
 
     @staticmethod
-    def nothing(m: int, *, f1: bool) -> Scores:
-        correct, loss, samples = torch.zeros(3, m, dtype=torch.float64)
-        return Scores(correct, loss, samples, torch.full((m,), torch.nan, dtype=torch.float64) if f1 else None)
+    def nothing(m: int, columns: Sequence[str], whole: Sequence[Metric]) -> Scores:
+        zeros = torch.zeros(len(columns) + 1, m, dtype=torch.float64)
+        nans = {metric.name: torch.full((m,), torch.nan, dtype=torch.float64) for metric in whole}
+        return Scores(dict(zip(columns, zeros, strict=False)), zeros[-1], nans)
+
+    def of(self, name: str) -> Tensor:
+        """A metric of every client; NaN where it has no test samples."""
+        if name in self.whole:
+            return self.whole[name]
+        column, finish = MEANS[name]
+        return finish(self.sums[column] / self.samples)
+
+    def by_name(self) -> dict[str, Tensor]:
+        """All there are, by the names of metrics."""
+        means = [name for name, (column, _) in MEANS.items() if column in self.sums]
+        return {name: self.of(name) for name in (*means, *self.whole)}
 
     @property
     def accuracy(self) -> Tensor:
-        return self.correct / self.samples
+        return self.of("accuracy")
 
     @property
     def mean_loss(self) -> Tensor:
-        return self.loss / self.samples
+        return self.of("loss")
 
 
-def row_scores(task: Task, theta: Tree, x: Tensor, y: Tensor) -> Tree:
-    """Of every sample: whether it is answered right, its loss, and the answer, in float64."""
-    logits = task.logits(theta, x)
-    answer = answers(logits)
-    columns = {"correct": answer == y, "loss": task.per_sample(logits, y), "answer": answer}
-    return {name: column.double().cpu() for name, column in columns.items()}
+# metrics that are means over samples: of which column, and what is done with its mean
+MEANS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "accuracy": ("correct", lambda mean: mean),
+    "rmse": ("squared", torch.sqrt),
+    "mae": ("absolute", lambda mean: mean),
+    "loss": ("loss", lambda mean: mean),
+}
 
 
-def answers(logits: Tensor) -> Tensor:
-    """The class that a model says, or one that there is not where its outputs are not numbers: that is never right."""
-    return torch.where(logits.isnan().any(dim=-1), logits.shape[-1], logits.argmax(dim=-1))
+def columns_of(task: Task) -> tuple[str, ...]:
+    """What is summed over samples for this task."""
+    if task.metric == LOSS:
+        return ("loss",)
+    return ("squared", "absolute", "loss") if task.regression else ("correct", "loss")
 
 
-def score(engine: Engine, models: Tree, index: Tensor, ids: Tensor, *, f1: bool = False) -> Scores:
+def sample_scores(task: Task, outputs: Tensor, y: Tensor) -> Tree:
+    """Of every sample what :func:`columns_of` names."""
+    known: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "correct": lambda outputs, y: answered(outputs) == y,
+        "squared": squared_error,
+        "absolute": absolute_error,
+        "loss": task.per_sample,
+    }
+    return {name: known[name](outputs, y) for name in columns_of(task)}
+
+
+def row_scores(task: Task, theta: Tree, x: Tensor, y: Tensor, *, outputs: bool = False) -> Tree:
+    """What every sample scores, in float64, and the model's outputs if they are asked for."""
+    out = task.logits(theta, x)
+    found = {name: column.double().cpu() for name, column in sample_scores(task, out, y).items()}
+    return {**found, "outputs": out.cpu()} if outputs else found
+
+
+def score(
+    engine: Engine, models: Tree, index: Tensor, ids: Tensor, *, metrics: Sequence[Metric] | None = None
+) -> Scores:
     """Each client's test data under the model that ``index`` gives it.
 
-    Clients that share a model are evaluated together, and samples that they share only once.
+    Clients that share a model are evaluated together, and samples that they share only once. ``metrics``: which ones
+    are measured beside the means over samples; the task's main one unless they are given.
     """
     test = engine.population.test
     shards = [test.rows_of(i) for i in ids.tolist()]
@@ -74,23 +112,32 @@ def score(engine: Engine, models: Tree, index: Tensor, ids: Tensor, *, f1: bool 
         pieces = used.nonzero().flatten().split(EVAL_BATCH)
         jobs += [(k, piece) for piece in pieces]
         groups.append((members, used.cumsum(0) - 1, len(pieces)))
-    results = iter(engine.score_rows(models, jobs))
-    out = Scores.nothing(len(ids), f1=f1)
+    names, whole = columns_of(engine.task), of_outputs(engine.task, metrics)
+    results = iter(engine.score_rows(models, jobs, outputs=bool(whole)))
+    out = Scores.nothing(len(ids), names, whole)
     for members, place, n in groups:
         pieces_of_group = [next(results) for _ in range(n)]
-        columns = {name: torch.cat([piece[name] for piece in pieces_of_group]) for name in ROW_SCORES}
-        sums, answers = torch.stack([columns["correct"], columns["loss"]], dim=1), columns["answer"].long()
+        columns = {name: torch.cat([piece[name] for piece in pieces_of_group]) for name in pieces_of_group[0]}
+        sums = torch.stack([columns[name] for name in names], dim=1)
         for j in members:  # one by one: thousands of clients may share a few samples
             mine = place[shards[j]]
-            out.correct[j], out.loss[j] = sums[mine].sum(dim=0)
+            for name, total in zip(names, sums[mine].sum(dim=0), strict=True):
+                out.sums[name][j] = total
             out.samples[j] = len(mine)
-            if out.f1 is not None:
-                y = test.y[shards[j]]
-                out.f1[j] = class_f1(class_counts(answers[mine], y, torch.ones(len(y)), engine.task.classes))
+            for metric in whole:
+                out.whole[metric.name][j] = value_of(metric, columns["outputs"][mine], test.y[shards[j]])
     return out
 
 
-ROW_SCORES = ("correct", "loss", "answer")
+def of_outputs(task: Task, metrics: Sequence[Metric] | None) -> list[Metric]:
+    """Those of the metrics that need all of a client's outputs at once."""
+    return [m for m in ((task.metric,) if metrics is None else metrics) if m.of is not None]
+
+
+def value_of(metric: Metric, outputs: Tensor, y: Tensor) -> float:
+    """A metric of one client; NaN of one without test samples."""
+    assert metric.of is not None
+    return float(metric.of(outputs, y)) if len(y) else float("nan")
 
 
 def evaluate(
@@ -101,27 +148,31 @@ def evaluate(
     key: Key,
     round: int = 0,
     *,
-    f1: bool = False,
+    metrics: Sequence[Metric] | None = None,
     test_of: Tensor | None = None,
 ) -> Scores:
     """Scores of the models that clients really use, personal ones included.
 
-    ``test_of`` ``[m]``: on the test data of these clients in place of their own.
+    ``test_of`` ``[m]``: on the test data of these clients in place of their own. ``metrics``: as in :func:`score`.
     """
     if not served.personal:
         assert test_of is None, "models that are not personal are compared by cross()"
-        return score(engine, served.models, served.index, ids, f1=f1)
+        return score(engine, served.models, served.index, ids, metrics=metrics)
+    test, names, whole = engine.population.test, columns_of(engine.task), of_outputs(engine.task, metrics)
+    owners = ids if test_of is None else test_of
     each: dict[str, Any] = {"theta": take(served.models, served.index)}
-    procedure = PersonalScore(method, f1)
+    procedure = PersonalScore(method, int(test.sizes[owners].max()) if whole else 0)
     call = Call(procedure, "score", ids, served.shared, each, key, round, measure=True, test_of=test_of)
-    out = Scores.nothing(len(ids), f1=f1)
+    out = Scores.nothing(len(ids), names, whole)
     for chunk in engine.execute(call):
         fields: dict[str, Any] = chunk.fields
-        out.correct[chunk.positions], out.loss[chunk.positions], out.samples[chunk.positions] = (
-            fields["scores"].double().unbind(dim=1)
-        )
-        if out.f1 is not None:
-            out.f1[chunk.positions] = class_f1(fields["counts"])
+        found = fields["scores"].double()
+        for total, column in zip([*out.sums.values(), out.samples], found.unbind(dim=1), strict=True):
+            total[chunk.positions] = column
+        for place, p in enumerate(chunk.positions.tolist() if whole else ()):
+            y = test.of(int(owners[p]))[1]
+            for metric in whole:
+                out.whole[metric.name][p] = value_of(metric, fields["outputs"][place, : len(y)], y)
     return out
 
 
@@ -145,15 +196,16 @@ def personal_models(
 
 
 def cross(engine: Engine, models: Tree, ids: Tensor) -> Tensor:
-    """Accuracy ``[len(ids), K]`` of every model on every client's test data."""
-    columns = [score(engine, models, torch.full((len(ids),), k), ids).accuracy for k in range(rows(models))]
+    """The main metric ``[len(ids), K]`` of every model on every client's test data."""
+    name = engine.task.metric.name
+    columns = [score(engine, models, torch.full((len(ids),), k), ids).of(name) for k in range(rows(models))]
     return torch.stack(columns, dim=1)
 
 
 def cross_personal(
     engine: Engine, method: Method[Any], served: Served, ids: Tensor, groups: Tensor, key: Key, round: int
 ) -> Tensor:
-    """Accuracy ``[len(ids), G]`` of what each client would use on the test data of each group of clients.
+    """The main metric ``[len(ids), G]`` of what each client would use on the test data of each group of clients.
 
     Of its own group that is its own data, of another group those of one member, in turn.
     """
@@ -163,7 +215,7 @@ def cross_personal(
         guests = hosts[torch.arange(len(ids)) % len(hosts)]
         test_of = torch.where(groups == g, ids, guests)
         scores = evaluate(engine, method, served, ids, keys.fold_in(key, "abroad", g), round, test_of=test_of)
-        columns.append(scores.accuracy)
+        columns.append(scores.of(engine.task.metric.name))
     return torch.stack(columns, dim=1)
 
 
@@ -172,49 +224,41 @@ class PersonalScore(Procedures):
     """Scores a method's personal models on the client, where they live."""
 
     method: Method[Any]
-    f1: bool = False
+    longest: int = 0  # the most test samples of a client, where outputs are asked for
 
-    @on_client(scores=Kept("what its model scores"), counts=Kept("its model's answers by class"))
+    @on_client(scores=Kept("what its model scores"), outputs=Kept("what its model answers"))
     def score(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Tensor]:
         mine: Any = self.method.personalise(me, theta, **shared)
-        total = torch.zeros(3, device=me.key.device)
-        counts = torch.zeros(2, me.task.classes + 1, device=me.key.device)
+
+        def answer(x: Tensor) -> Tensor:
+            return mixed_answers(me, x, **mine) if self.method.mixture else me.task.logits(mine["theta"], x)
+
+        total = torch.zeros(len(columns_of(me.task)) + 1, device=me.key.device)
+        answers = []
         for x, y, w in me.test.pieces():
-            logits = mixed_answers(me, x, **mine) if self.method.mixture else me.task.logits(mine["theta"], x)
-            said = answers(logits)
-            right = (said == y).float()
-            losses = me.task.per_sample(logits, y)
-            ones = torch.ones_like(losses) if w is None else w
-            total = total + torch.stack([(right * ones).sum(), (losses * ones).sum(), ones.sum()])
-            if self.f1:
-                counts = counts + class_counts(said, y, ones, me.task.classes)
-        return {"scores": total, "counts": counts} if self.f1 else {"scores": total}
+            outputs = answer(x)
+            columns = [column.float() for column in sample_scores(me.task, outputs, y).values()]
+            ones = torch.ones_like(columns[-1]) if w is None else w
+            total = total + torch.stack([*((column * ones).sum() for column in columns), ones.sum()])
+            answers.append(outputs)
+        if not self.longest:
+            return {"scores": total}
+        answered = torch.cat(answers) if answers else answer(me.train.x[:1])[:0]
+        rest = answered.new_zeros(self.longest - len(answered), *answered.shape[1:])
+        return {"scores": total, "outputs": torch.cat([answered, rest])}
 
 
 def mixed_answers(me: Client, x: Tensor, theta: Tree, pi: Tensor) -> Tensor:
-    """``[B, C]``: the logarithm of the mean of K models' probabilities, weighed by ``pi`` ``[K]``."""
+    """What K models say together, weighed by ``pi`` ``[K]``: the logarithm of the mean of their probabilities
+    ``[B, C]``, or the mean of their numbers."""
 
-    def log_probabilities(one: Tree) -> Tensor:
-        return me.task.logits(one, x).log_softmax(dim=-1)
+    def answers(one: Tree) -> Tensor:
+        outputs = me.task.logits(one, x)
+        return outputs if me.task.regression else outputs.log_softmax(dim=-1)
 
     if me.stacked:
-        each: Tensor = torch.func.vmap(log_probabilities)(theta)
+        each: Tensor = torch.func.vmap(answers)(theta)
     else:
-        each = torch.stack([log_probabilities(row(theta, k)) for k in range(len(pi))])
-    return (pi.log().reshape(-1, 1, 1) + each).logsumexp(dim=0)
-
-
-def class_counts(answers: Tensor, y: Tensor, w: Tensor, classes: int) -> Tensor:
-    """``[2, C + 1]``: right answers of each class, and answers plus labels of it; ``w`` is 0 for padding.
-
-    A model may have outputs for which there is no class: the last column.
-    """
-    answers, none = answers.clamp(max=classes), torch.zeros(classes + 1, device=y.device)
-    right = none.scatter_add(0, y, w * (answers == y))
-    return torch.stack([right, none.scatter_add(0, answers, w).scatter_add(0, y, w)])
-
-
-def class_f1(counts: Tensor) -> Tensor:
-    """F1 out of :func:`class_counts`: the mean over the classes that are answered or true."""
-    right, both = counts.double().unbind(dim=-2)
-    return (2.0 * right / both.clamp(min=1.0)).sum(dim=-1) / (both > 0).sum(dim=-1)
+        each = torch.stack([answers(row(theta, k)) for k in range(len(pi))])
+    shares = pi.reshape(-1, *([1] * (each.dim() - 1)))
+    return (shares * each).sum(dim=0) if me.task.regression else (shares.log() + each).logsumexp(dim=0)

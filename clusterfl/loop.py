@@ -17,9 +17,10 @@ from clusterfl import keys
 from clusterfl.cohort import Cohort, Engine, Spent, one_thread
 from clusterfl.data.population import Population
 from clusterfl.errors import NoReplies
-from clusterfl.evaluate import Scores, cross, cross_personal, evaluate
+from clusterfl.evaluate import cross, cross_personal, evaluate
 from clusterfl.method import Method, NotDefined, Served, State
-from clusterfl.metrics import Accuracy, Clustering, clustering, intra_inter, top_rounds
+from clusterfl.metrics import Clustering, Figures, clustering, intra_inter, top_rounds
+from clusterfl.scores import ACCURACY, Metric, label
 from clusterfl.tree import rows
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,7 @@ class Record(State):
 
     round: int  # 0 is the state before the first round
     assign: Tensor  # [N]: the served model of each client
-    accuracy: Tensor  # [N], NaN where not measured this round
-    loss: Tensor  # [N]
+    scores: dict[str, Tensor]  # [N] each, by the metric's name, the main one first; none where not measured
     moved: float  # share of clients whose cluster changed
     bytes_down: int  # so far
     bytes_up: int
@@ -60,13 +60,25 @@ class Record(State):
     seconds: float  # this round's, evaluation included
     rejected: int = 0  # replies that were turned down in this round
     epsilon: float | None = None  # privacy spent so far, if it is accounted
-    f1: Tensor | None = None  # [N]: each client's mean F1 over classes; of the last round only
     intra: float | None = None  # where it is asked for: cluster models at home
     inter: float | None = None  # and abroad; None with one cluster
 
+    def score(self, name: str) -> Tensor:
+        """A metric of every client, NaN where it was not measured this round."""
+        nothing = torch.full((len(self.assign),), torch.nan, dtype=torch.float64)
+        return self.scores.get(name, nothing)
+
+    @property
+    def accuracy(self) -> Tensor:
+        return self.score("accuracy")
+
+    @property
+    def loss(self) -> Tensor:
+        return self.score("loss")
+
     @property
     def measured(self) -> bool:
-        return not bool(self.accuracy.isnan().all())
+        return bool(self.scores) and not bool(next(iter(self.scores.values())).isnan().all())
 
     @property
     def lost(self) -> bool:
@@ -83,8 +95,8 @@ class Outcome:
     state: State
     served: Served
     records: list[Record]
-    accuracy: Accuracy
-    f1: Accuracy  # the same figures of the clients' F1
+    metric: Metric  # the main one
+    figures: dict[str, Figures]  # of every metric at the end, by its name
     global_accuracy: float  # the served model before personalisation
     global_weighted: float  # the same, over all clients' samples together
     top5_rounds: float
@@ -92,13 +104,26 @@ class Outcome:
     clusters_found: int
     intra: float
     inter: float | None
-    unseen: Tensor | None  # accuracy of each unseen client
+    unseen: Tensor | None  # the main metric of each unseen client
     unseen_assign: Tensor | None
     bytes_down: int
     bytes_up: int
     seconds: float
     spent: Spent | None = None  # privacy, newcomers included
     cross: Tensor | None = None  # [N, K]: every model on every client's test data, before personalisation
+
+    @property
+    def score(self) -> Figures:
+        """The main metric over clients."""
+        return self.figures[self.metric.name]
+
+    @property
+    def accuracy(self) -> Figures:
+        return self.figures.get("accuracy", Figures.none())
+
+    @property
+    def f1(self) -> Figures:
+        return self.figures.get("f1", Figures.none())
 
     @property
     def margin(self) -> float | None:
@@ -111,12 +136,12 @@ class Outcome:
 
     def __repr__(self) -> str:
         """The run in a few lines, with who is where."""
-        right, mean = self.clusters, self.accuracy
+        right, mean = self.clusters, self.score
         quality = f"intra {self.intra:.3f}" + ("" if self.inter is None else f", inter {self.inter:.3f}")
         quality += "" if self.margin is None else f", margin {self.margin:.2f}"
         first = (
             f"{self.method.name} on {self.population.name}, {self.records[-1].round} rounds: "
-            f"accuracy {mean.mean:.3f} ± {mean.std:.3f} over {self.population.clients} clients, "
+            f"{label(self.metric.name)} {mean.mean:.3f} ± {mean.std:.3f} over {self.population.clients} clients, "
             f"{self.clusters_found} clusters, " + (quality if right is None else f"ARI {right.ari:.2f}")
         )
         homes: dict[int, list[str]] = {}
@@ -144,6 +169,7 @@ class Moment:
     state: State
     record: Record  # of the round that has just ended
     records: Sequence[Record]  # of all rounds so far
+    metric: Metric = ACCURACY  # the main one
 
     @property
     def round(self) -> int:
@@ -223,7 +249,8 @@ class Simulation:
         return outcome
 
     def moment(self) -> Moment:
-        return Moment(self.method, self.population, self.schedule, self.state, self.records[-1], tuple(self.records))
+        records, metric = tuple(self.records), self.engine.task.metric
+        return Moment(self.method, self.population, self.schedule, self.state, records[-1], records, metric)
 
     @one_thread()
     def start(self) -> Record:
@@ -281,13 +308,11 @@ class Simulation:
         assign = self.records[-1].assign if self.records else served.index
         t, last = self.round, self.round == self.schedule.rounds
         measured = self.schedule.measured and (t % self.schedule.eval_every == 0 or last)
-        nothing = torch.full((len(self.ids),), torch.nan, dtype=torch.float64)
-        scores = self._scores(served, f1=last) if measured else None
+        scores = self._scores(served, last=last) if measured else {}
         record = Record(
             t,
             served.index.clone(),
-            nothing if scores is None else scores.accuracy,
-            nothing if scores is None else scores.mean_loss,
+            scores,
             float((served.index != assign).double().mean()),
             self.engine.traffic.total_down,
             self.engine.traffic.total_up,
@@ -295,51 +320,52 @@ class Simulation:
             time.perf_counter() - before.time,
             self.engine.rejections() - before.rejections,
             self.engine.epsilon(),
-            None if scores is None else scores.f1,
             *(self._at_home_and_abroad(served) if measured and self.schedule.eval_inter else (None, None)),
         )
         self.records.append(record)
         return record
 
-    def _scores(self, served: Served, *, f1: bool) -> Scores:
-        key = keys.fold_in(self.root, "evaluate", self.round)
-        return evaluate(self.engine, self.method, served, self.ids, key, self.round, f1=f1)
+    def _scores(self, served: Served, *, last: bool) -> dict[str, Tensor]:
+        """All metrics of the last round, those that cost little of the others."""
+        key, task = keys.fold_in(self.root, "evaluate", self.round), self.engine.task
+        metrics = task.metrics if last else None
+        scores = evaluate(self.engine, self.method, served, self.ids, key, self.round, metrics=metrics)
+        return {task.metric.name: scores.of(task.metric.name), **scores.by_name()}
 
     @one_thread()
     def measure_last(self) -> None:
         """The last record, measured as the last round of a run is, where the run ended early."""
-        if self.schedule.measured and self.records[-1].f1 is None:
-            scores = self._scores(self.method.serve(self.state, self.ids), f1=True)
-            self.records[-1] = replace(self.records[-1], accuracy=scores.accuracy, loss=scores.mean_loss, f1=scores.f1)
+        if self.schedule.measured and not {m.name for m in self.engine.task.metrics} <= self.records[-1].scores.keys():
+            scores = self._scores(self.method.serve(self.state, self.ids), last=True)
+            self.records[-1] = replace(self.records[-1], scores=scores)
 
     @one_thread()
     def finish(self) -> Outcome:
-        """Measures what is measured only at the end: intra and inter accuracy, unseen clients."""
-        last = self.records[-1]
+        """Measures what is measured only at the end: models at home and abroad, unseen clients."""
+        last, metric = self.records[-1], self.engine.task.metric
         self._say_lost()
         self._follow_drift(self.round)
         served = self.method.serve(self.state, self.ids)
         sizes = self.population.train.sizes[: self.population.clients]
-        nothing = torch.full_like(last.accuracy, torch.nan)
-        impersonal, intra, inter, by_model = Accuracy.of(nothing, sizes), float("nan"), None, None
+        impersonal, intra, inter, by_model = Figures.none(), float("nan"), None, None
         if self._compared(served):
             table = by_model = cross(self.engine, served.models, self.ids)
-            impersonal = Accuracy.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
+            impersonal = Figures.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
             intra, inter = intra_inter(self._cross_by_data(served) if served.by_data else table, served.index)
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
-        means = [float(r.accuracy.mean()) for r in self.records[1:] if r.measured]
+        means = [float(r.score(metric.name).mean()) for r in self.records[1:] if r.measured]
         return Outcome(
             self.method,
             self.population,
             self.state,
             served,
             self.records,
-            Accuracy.of(last.accuracy, sizes),
-            Accuracy.of(nothing if last.f1 is None else last.f1, sizes),
+            metric,
+            {m.name: Figures.of(last.score(m.name), sizes, m) for m in self.engine.task.metrics},
             impersonal.mean,
             impersonal.weighted,
-            top_rounds(means),
+            top_rounds(means, metric=metric),
             None if truth is None else clustering(last.assign, truth[: self.population.clients]),
             int(last.assign.unique().numel()),
             intra,
@@ -391,4 +417,4 @@ class Simulation:
         if not self.schedule.measured:
             return None, served.index
         scores = evaluate(self.engine, self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
-        return scores.accuracy, served.index
+        return scores.of(self.engine.task.metric.name), served.index

@@ -89,6 +89,7 @@ class Method(Procedures, ABC, Generic[S]):
     mixture: ClassVar[bool] = False  # whether clients answer with a mixture of K models, not with one of them
     needs: ClassVar[tuple[Need, ...]] = ()  # of data and model, beside training data
     waits: ClassVar[str] = ""  # the field that says after how many rounds its own idea begins
+    needs_classes: ClassVar[str] = ""  # what for, where its targets cannot be numbers
     runs: ClassVar[tuple[type[Procedures], ...]] = ()  # procedures beside its own that it runs on clients
     sums: ClassVar[bool] = False  # its rounds need only sums of replies (by cluster): secure aggregation may hide each
 
@@ -143,6 +144,17 @@ def exchanged(method: Method[Any]) -> dict[str, Declaration]:
     for base in method.bases():
         found |= exchanged(base)
     return found
+
+
+def check_targets(method: Method[Any], *, regression: bool) -> None:
+    """Raises where a method, or one that it wraps, needs classes and there are none."""
+    if regression and method.needs_classes:
+        raise ValueError(
+            f"name={method.name!r} should be a method that needs no classes where targets are numbers: "
+            f"{method.name} {method.needs_classes}"
+        )
+    for base in method.bases():
+        check_targets(base, regression=regression)
 
 
 class NotDefined(RuntimeError):

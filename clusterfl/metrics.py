@@ -1,6 +1,7 @@
 """What is measured, always over all clients. A metric's name says model x data x moment:
 ``accuracy`` is the served (personal, where the method has one) model on the client's test data, after
-the round; ``global_accuracy`` is the served model before personalisation."""
+the round; ``global_accuracy`` is the served model before personalisation. Where the main metric is another
+(``rmse``), its name stands in the place of ``accuracy``."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 
+from clusterfl.scores import ACCURACY, Metric
+
 
 @dataclass(frozen=True)
-class Accuracy:
+class Figures:
     """One number per client, and the usual ways to put them into one."""
 
     mean: float
@@ -24,28 +27,35 @@ class Accuracy:
     bottom5: float  # mean of the five worst clients
 
     @staticmethod
-    def of(per_client: Tensor, sizes: Tensor) -> Accuracy:
+    def none() -> Figures:
+        """Of a metric that was not measured."""
+        nan = float("nan")
+        return Figures(nan, nan, nan, nan)
+
+    @staticmethod
+    def of(per_client: Tensor, sizes: Tensor, metric: Metric = ACCURACY) -> Figures:
         known = ~per_client.isnan()
         acc, n = per_client[known].double(), sizes[known].double()
         if not len(acc):
-            nan = float("nan")
-            return Accuracy(nan, nan, nan, nan)
-        return Accuracy(
+            return Figures.none()
+        return Figures(
             float(acc.mean()),
             float((acc * n).sum() / n.sum().clamp(min=1.0)),
             float(acc.std(unbiased=False)),
-            float(acc.sort().values[:5].mean()),
+            float(acc.sort(descending=metric.better == "lower").values[:5].mean()),
         )
 
 
-def bytes_to_accuracy(level: float, accuracy: Sequence[float], spent: Sequence[int]) -> int | None:
-    """What had been ``spent`` after the first round whose ``accuracy`` is at least ``level``; None: never."""
-    return next((b for a, b in zip(accuracy, spent, strict=True) if a >= level), None)
+def bytes_to_reach(
+    level: float, values: Sequence[float], spent: Sequence[int], metric: Metric = ACCURACY
+) -> int | None:
+    """What had been ``spent`` after the first round whose value is as good as ``level``; None: never."""
+    return next((b for a, b in zip(values, spent, strict=True) if metric.reached(a, level)), None)
 
 
-def top_rounds(values: Sequence[float], n: int = 5) -> float:
+def top_rounds(values: Sequence[float], n: int = 5, metric: Metric = ACCURACY) -> float:
     """The mean of the best ``n`` rounds (FedDSMIC's and others' figure)."""
-    known = sorted((v for v in values if v == v), reverse=True)[:n]
+    known = sorted((v for v in values if v == v), reverse=metric.better == "higher")[:n]
     return float(np.mean(known)) if known else float("nan")
 
 
@@ -83,7 +93,7 @@ def matched_accuracy(assign: np.ndarray, truth: np.ndarray) -> float:
 
 
 def intra_inter(cross: Tensor, assign: Tensor) -> tuple[float, float | None]:
-    """Mean accuracy of cluster models at home and abroad (AWCFL/MCFL's intra and inter accuracy).
+    """The mean main metric of cluster models at home and abroad (AWCFL/MCFL's intra and inter accuracy).
 
     ``cross[i, k]`` is model k on client i, or what client i uses on the data of cluster k. Means are over clusters
     that have clients, so that a large cluster does not count more; inter is None where there is only one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cached_property
@@ -12,46 +12,47 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from clusterfl import keys
 from clusterfl.keys import Key
+from clusterfl.losses import REGRESSION, LossName, PerSample, WeightedCrossEntropy, cross_entropy, squared_error
 from clusterfl.models.dropout import GlobalDraws, drawing_nothing, dropping, key_dropouts
 from clusterfl.models.fresh import fresh_weights
 from clusterfl.models.layers import Dense, dense
+from clusterfl.scores import LOSS, Metric, classification, regression
 from clusterfl.tree import Tree, nbytes, select, stack
 
 log = logging.getLogger(__name__)
-
-PerSample = Callable[[Tensor, Tensor], Tensor]
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Per-sample cross-entropy."""
-    return F.cross_entropy(logits, y, reduction="none")
 
 
 class Task:
     """A model as functions of its tree of parameters and buffers.
 
-    Any ``nn.Module`` that maps a batch to logits will do; it is copied and never changed. The copy is only a
+    Any ``nn.Module`` that maps a batch to outputs will do; it is copied and never changed. The copy is only a
     skeleton: its weights are not used, except for parameters of layers whose initialisation we do not know, or where
     ``start="given"`` says that they are where training starts (a pretrained model).
+    With ``classes`` targets are class numbers and outputs logits; without, both are numbers of any shape
+    (regression). ``loss`` is a name or a function of outputs and targets that gives each sample's loss ``[B]``.
+    ``metrics`` are measured beside those of the task, and ``metric`` names the main one of them all.
     ``public`` are samples that the server may use (FedDS's indicators), never a client's.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        classes: int,
-        per_sample: PerSample = cross_entropy,
+        classes: int | None = None,
+        loss: LossName | PerSample = "cross-entropy",
         *,
+        class_weights: Sequence[float] | None = None,
+        metric: str | None = None,
+        metrics: Sequence[Metric] = (),
         public: Tensor | None = None,
         start: Literal["fresh", "given"] = "fresh",
     ) -> None:
         self.module = module = deepcopy(module)
-        self.classes = classes
-        self.per_sample = per_sample
+        self.classes = classes or 0
+        self.per_sample = loss_of(loss, self.classes, class_weights)
+        self.metrics = metrics_of(self.classes, metric, metrics)
         self.public = public
         self.start = start
         self.channels_last = False
@@ -65,6 +66,16 @@ class Task:
             raise ValueError(f"start={start!r} should be 'fresh' or 'given'")
         if not self.params:
             raise ValueError("module should have at least one trainable parameter")
+
+    @property
+    def regression(self) -> bool:
+        """Whether targets are numbers, not classes."""
+        return not self.classes
+
+    @property
+    def metric(self) -> Metric:
+        """The main one, which tables show and runs are compared by."""
+        return self.metrics[0]
 
     def with_public(self, public: Tensor | None) -> Task:
         """The same task with these samples for the server."""
@@ -89,8 +100,14 @@ class Task:
 
     @cached_property
     def dense(self) -> Dense | None:
-        """The layers of a perceptron under cross-entropy, whose gradient is written out (parts/perceptron.py)."""
-        return dense(self.module) if self.per_sample is cross_entropy and not self.fixed else None
+        """The layers of a perceptron under a loss whose gradient is written out (parts/perceptron.py)."""
+        known = self.per_sample is cross_entropy or self.squared
+        return dense(self.module) if known and not self.fixed else None
+
+    @property
+    def squared(self) -> bool:
+        """Whether the loss is the mean squared error."""
+        return self.per_sample is squared_error
 
     @cached_property
     def last(self) -> str:
@@ -243,3 +260,40 @@ def mean(values: Tensor, w: Tensor | None) -> Tensor:
     if w is None:
         return values.mean()
     return (values * w).sum() / w.sum().clamp(min=1.0)
+
+
+def loss_of(loss: LossName | PerSample, classes: int, class_weights: Sequence[float] | None = None) -> PerSample:
+    """The function that a loss's name means with so many classes (0: targets are numbers)."""
+    if class_weights is not None:
+        if loss != "cross-entropy" or not classes:
+            raise ValueError("class_weights should come with loss='cross-entropy' and classes")
+        if len(class_weights) != classes or not all(0 <= w < float("inf") for w in class_weights):
+            raise ValueError(f"class_weights={tuple(class_weights)} should be {classes} numbers of at least 0")
+        return WeightedCrossEntropy(tuple(float(w) for w in class_weights))
+    if callable(loss):
+        return loss
+    if loss == "cross-entropy":
+        if not classes:
+            raise ValueError("loss='cross-entropy' should come with classes; for numbers as targets use 'mse'")
+        return cross_entropy
+    if loss not in REGRESSION:
+        known = ", ".join(repr(name) for name in ("cross-entropy", *REGRESSION))
+        raise ValueError(f"loss={loss!r} should be one of {known}, or a function of outputs and targets")
+    if classes:
+        raise ValueError(f"loss={loss!r} should come without classes: its targets are numbers (classes={classes})")
+    return REGRESSION[loss]
+
+
+def metrics_of(classes: int, main: str | None, own: Sequence[Metric]) -> tuple[Metric, ...]:
+    """All metrics of a task, the main one first; with ``main='loss'`` only the loss and the caller's own."""
+    known = (LOSS,) if main == LOSS.name else classification(classes) if classes else regression()
+    found = {m.name: m for m in (*known, *own)}
+    if any(m.of is None for m in own):
+        raise ValueError(f"metrics={[m.name for m in own]} should each have a function of outputs and targets")
+    if len(found) < len(known) + len(own):
+        raise ValueError(f"metrics={[m.name for m in own]} should have names of their own")
+    if main is None:
+        return tuple(found.values())
+    if main not in found:
+        raise ValueError(f"metric={main!r} should be one of {', '.join(map(repr, [*found, LOSS.name]))}")
+    return tuple(sorted(found.values(), key=lambda m: m.name != main))

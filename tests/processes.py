@@ -11,7 +11,9 @@ from pathlib import Path
 
 def python(*words: str | Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, *map(str, words)], env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)], env=environment, stderr=subprocess.PIPE, encoding="utf-8"
+    )
 
 
 def ended(process: subprocess.Popen[str]) -> int:

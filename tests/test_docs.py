@@ -30,7 +30,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/own-data.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/own-data.md", "docs/regression.md", "README.md"])
 def test_the_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code = "\n".join(blocks(page, "python"))
@@ -41,7 +41,7 @@ def test_the_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_configs_load() -> None:
-    found = [block for page in ("docs/config.md", "README.md") for block in blocks(page, "toml")]
+    found = [block for page in ("docs/config.md", "docs/regression.md", "README.md") for block in blocks(page, "toml")]
     assert found
     for text in found:
         Config.parse(tomllib.loads(text))

@@ -13,11 +13,13 @@ from torch import nn
 from clusterfl import keys
 from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
-from clusterfl.evaluate import class_counts, class_f1, evaluate, personal_models, score
+from clusterfl.evaluate import evaluate, personal_models, score
 from clusterfl.method import Method, Served
 from clusterfl.methods import IFCA, FedPer, Local
 from clusterfl.parts.local import SGD
-from clusterfl.testing import CLIENTS, assert_close, play, small_population, small_task
+from clusterfl.scores import Metric, class_counts, class_f1
+from clusterfl.task import Task
+from clusterfl.testing import CLIENTS, assert_close, assert_equal, play, small_population, small_task
 from clusterfl.tree import concat, row
 
 POPULATION, TASK = small_population(), small_task()
@@ -34,8 +36,8 @@ def test_scores_agree_between_engines_and_with_a_plain_loop() -> None:
         right = int((logits.argmax(1) == y).sum())
         loss = float(nn.functional.cross_entropy(logits, y, reduction="sum"))
         got = scores[0]
-        assert (got.correct[i], got.samples[i]) == (right, len(y))
-        assert float(got.loss[i]) == pytest.approx(loss, rel=1e-5)
+        assert (got.sums["correct"][i], got.samples[i]) == (right, len(y))
+        assert float(got.sums["loss"][i]) == pytest.approx(loss, rel=1e-5)
         assert float(got.accuracy[i]) == right / len(y)
         assert float(got.mean_loss[i]) == pytest.approx(loss / len(y), rel=1e-5)
 
@@ -78,14 +80,41 @@ def test_f1_in_every_engine(make: type[BaseEngine]) -> None:
             engine.set_states({})
             served = method.serve(play(method, engine), ids)
             found = answers(method, served, engine)
-            scores = evaluate(engine, method, served, ids, keys.key(3), f1=True)
+            scores = evaluate(engine, method, served, ids, keys.key(3), metrics=engine.task.metrics)
             plain = evaluate(engine, method, served, ids, keys.key(3))
-            for name in ("correct", "loss", "samples"):
-                assert torch.equal(getattr(scores, name), getattr(plain, name)), "asking for more changes nothing else"
-            assert plain.f1 is None and scores.f1 is not None
+            assert_equal((scores.sums, scores.samples), (plain.sums, plain.samples), "asking for more changes nothing")
+            assert not plain.whole and set(scores.whole) == {"f1", "auc", "log_loss"}
             for i, (y, said) in enumerate(found):
-                assert float(scores.correct[i]) == (y == said).sum()
-                assert float(scores.f1[i]) == pytest.approx(f1_score(y, said, average="macro"))
+                assert float(scores.sums["correct"][i]) == (y == said).sum()
+                assert float(scores.of("f1")[i]) == pytest.approx(f1_score(y, said, average="macro"))
+
+
+@pytest.mark.parametrize("make", [Serial, Stacked, Wire, Pool], ids=lambda make: make.__name__)
+def test_scores_of_numbers_in_every_engine(make: type[BaseEngine]) -> None:
+    """Shared and personal models, with a metric of the caller's own, against plain arithmetic."""
+    own = Metric("farthest", farthest, "lower")
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    task, population = Task(net, loss="mse", metrics=[own]), small_population(kind="regression")
+    ids, rule = torch.arange(CLIENTS), SGD(batch=10)
+    with make(task, population) as engine:
+        for method in (IFCA(k=2, local=rule), FedPer(local=rule)):
+            engine.set_states({})
+            served = method.serve(play(method, engine), ids)
+            scores = evaluate(engine, method, served, ids, keys.key(3), metrics=task.metrics)
+            models = concat([m for _, m in personal_models(engine, method, served, ids, keys.key(3))])
+            for i in range(CLIENTS):
+                x, y = population.test.of(i)
+                with torch.no_grad():
+                    off = (task.logits(row(models, i), x).squeeze(1) - y).double()
+                expected = {"rmse": off.square().mean().sqrt(), "mae": off.abs().mean(), "farthest": off.abs().max()}
+                expected |= {"loss": off.square().mean(), "r2": 1 - off.square().sum() / (y - y.mean()).square().sum()}
+                assert set(scores.by_name()) == set(expected)
+                for name, value in expected.items():
+                    assert float(scores.of(name)[i]) == pytest.approx(float(value), rel=1e-4), name
+
+
+def farthest(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (outputs.squeeze(1) - y).abs().max()
 
 
 def test_outputs_that_are_not_numbers_are_never_right() -> None:
@@ -95,5 +124,5 @@ def test_outputs_that_are_not_numbers_are_never_right() -> None:
     for make in (Serial, Stacked):
         for personal in (False, True):
             served = Served(models, index, personal=personal)
-            found = evaluate(make(TASK, POPULATION), IFCA(k=1), served, ids, keys.key(0), f1=True)
-            assert not found.correct.any() and found.f1 is not None and not found.f1.any()
+            found = evaluate(make(TASK, POPULATION), IFCA(k=1), served, ids, keys.key(0), metrics=TASK.metrics)
+            assert not found.sums["correct"].any() and not found.of("f1").any()

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from clusterfl.metrics import (
-    Accuracy,
+    Figures,
     bottom_rounds,
-    bytes_to_accuracy,
+    bytes_to_reach,
     clustering,
     intra_inter,
     matched_accuracy,
     top_rounds,
 )
+from clusterfl.scores import RMSE
 
 labels = st.lists(st.integers(0, 3), min_size=2, max_size=12)
 
@@ -62,13 +63,21 @@ def test_names_of_clusters_do_not_matter() -> None:
 def test_accuracy() -> None:
     per = torch.tensor([0.5, 1.0, torch.nan, 0.0, 0.25, 0.75, 0.5])
     sizes = torch.tensor([10, 20, 5, 30, 0, 10, 10])
-    got = Accuracy.of(per, sizes)
+    got = Figures.of(per, sizes)
     known = np.array([0.5, 1.0, 0.0, 0.25, 0.75, 0.5])
     assert got.mean == pytest.approx(known.mean())
     assert got.weighted == pytest.approx((5 + 20 + 0 + 0 + 7.5 + 5) / 80)
     assert got.std == pytest.approx(known.std())
     assert got.bottom5 == pytest.approx(np.sort(known)[:5].mean())
-    assert math.isnan(Accuracy.of(torch.full((3,), torch.nan), torch.ones(3)).mean)
+    assert math.isnan(Figures.of(torch.full((3,), torch.nan), torch.ones(3)).mean)
+
+
+def test_where_lower_is_better() -> None:
+    per, sizes = torch.arange(7.0), torch.ones(7)
+    assert Figures.of(per, sizes, RMSE).bottom5 == 4.0 and Figures.of(per, sizes).bottom5 == 2.0
+    assert top_rounds([3.0, 1.0, 2.0], 2, RMSE) == 1.5 and top_rounds([3.0, 1.0, 2.0], 2) == 2.5
+    assert bytes_to_reach(0.5, [0.9, float("nan"), 0.4, 0.3], [0, 10, 20, 30], RMSE) == 20
+    assert bytes_to_reach(0.1, [0.9, 0.4], [0, 10], RMSE) is None
 
 
 def test_top_rounds() -> None:
@@ -94,12 +103,12 @@ def test_intra_inter(assign: list[int], seed: int) -> None:
     assert inter is None if len(alive) == 1 else inter == pytest.approx(np.mean(abroad))
 
 
-def test_bytes_to_accuracy() -> None:
+def test_bytes_to_reach() -> None:
     accuracy, spent = [0.1, 0.85, float("nan"), 0.9, 0.8, 0.95], [0, 10, 20, 30, 40, 50]
-    assert bytes_to_accuracy(0.9, accuracy, spent) == 30
-    assert bytes_to_accuracy(0.1, accuracy, spent) == 0
-    assert bytes_to_accuracy(0.91, accuracy, spent) == 50
-    assert bytes_to_accuracy(0.96, accuracy, spent) is None and bytes_to_accuracy(0.5, [], []) is None
+    assert bytes_to_reach(0.9, accuracy, spent) == 30
+    assert bytes_to_reach(0.1, accuracy, spent) == 0
+    assert bytes_to_reach(0.91, accuracy, spent) == 50
+    assert bytes_to_reach(0.96, accuracy, spent) is None and bytes_to_reach(0.5, [], []) is None
 
 
 def test_the_bottom_of_the_best_rounds_is_rank_by_rank() -> None:

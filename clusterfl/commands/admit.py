@@ -40,25 +40,27 @@ def admit(
     set_logging(verbose, quiet)
     from clusterfl.runs.admission import admit as give
     from clusterfl.runs.data_card import check_rebuildable
+    from clusterfl.scores import label
 
     check_rebuildable(run, "admit clients there, with clusterfl.admit(run, …)", ["method"])
     found = give(run, data, out=out, data_root=data_root)
     if json:
         say_json(found)
         return
-    wide = max(len(name) for name in found["clients"])
+    wide, metric = max(len(name) for name in found["clients"]), found["metric"]
     for name, row in found["clients"].items():
-        typer.echo(line(name.ljust(wide), row))
-    mean = found["accuracy_mean"]
-    n = len(found["clients"])
-    typer.echo(f"{n} client{'s' * (n > 1)}" + ("" if mean is None else f", accuracy {mean:.3f}"))
+        typer.echo(line(name.ljust(wide), row, metric))
+    mean, n = found[f"{metric}_mean"], len(found["clients"])
+    typer.echo(f"{n} client{'s' * (n > 1)}" + ("" if mean is None else f", {label(metric)} {mean:.3f}"))
     for text in [*(f"note: {note}" for note in found["notes"]), *privacy_lines(found["privacy"])]:
         typer.echo(text)
     if out is not None:
         typer.echo(f"written to {out}")
 
 
-def line(name: str, row: dict[str, Any]) -> str:
-    accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
+def line(name: str, row: dict[str, Any], metric: str = "accuracy") -> str:
+    from clusterfl.scores import label
+
+    score = "-" if row[metric] is None else f"{row[metric]:.3f}"
     true = "" if row["true_cluster"] is None else f"   true cluster {letter(row['true_cluster'])}"
-    return f"{name}   cluster {row['cluster']}   accuracy {accuracy}   samples {row['samples']}{true}"
+    return f"{name}   cluster {row['cluster']}   {label(metric)} {score}   samples {row['samples']}{true}"

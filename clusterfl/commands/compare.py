@@ -48,7 +48,9 @@ def compare(
     seeds: Annotated[str, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5.")] = "0-2",
     reach: Annotated[
         float | None,
-        typer.Option("--reach", metavar="0.9", help="Also the traffic until the mean accuracy first was this high."),
+        typer.Option(
+            "--reach", metavar="0.9", help="Also the traffic until the mean (accuracy, or RMSE) first was this good."
+        ),
     ] = None,
     set_: Set = [],  # noqa: B006 (typer reads it)
     out: Out = None,
@@ -81,9 +83,9 @@ def compare(
     from clusterfl.runs.folder import check_free, exclusive, withdrawn_unless_begun, write_config
     from clusterfl.runs.progress import Progress, display
 
-    if reach is not None and not 0.0 < reach <= 1.0:
-        raise ConfigError(f"--reach {reach:g} should be above 0 and at most 1")
     base = Config.load(config, set_, data_root=data_root)
+    if reach is not None and not (0.0 < reach <= 1.0 or (reach > 0.0 and base.task.regression)):
+        raise ConfigError(f"--reach {reach:g} should be above 0" + ("" if base.task.regression else " and at most 1"))
     names, numbers = parse_methods(methods), parse_seeds(seeds)
     configs = {name: base.variant(name) for name in names}  # all of them are checked before any starts
     if report:

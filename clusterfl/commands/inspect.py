@@ -58,11 +58,11 @@ def inspect(
 
 def lines(found: dict[str, Any]) -> list[str]:
     shape = "x".join(map(str, found["input_shape"]))
-    rows = found["per_client"]
+    rows, numbers = found["per_client"], not found["classes"]
     sizes = sorted(r["train"] for r in rows)
     out = [
         f"{found['data']}: {found['clients']} clients that train, {found['unseen']} unseen, "
-        f"{found['classes']} classes, samples of {shape}",
+        f"{'targets are numbers' if numbers else str(found['classes']) + ' classes'}, samples of {shape}",
         f"train samples per client: {sizes[0]} to {sizes[-1]}, median {sizes[len(sizes) // 2]}; "
         f"true clusters: {found['true_clusters'] or 'not known'}{' (main group only)' if found['soft_truth'] else ''}",
         *(f"note: {n}" for n in found["notes"]),
@@ -70,12 +70,15 @@ def lines(found: dict[str, Any]) -> list[str]:
         *([f"classes: {', '.join(found['class_names'])}"] if found["class_names"] else []),
     ]
     wide = max(6, *(len(r["client"]) for r in rows[:SHOWN]))
-    head = "  train   test  cluster  labels (share of each class in tenths, 0-9; . is none)"
-    out.append("client".ljust(wide) + head)
+    held = (
+        "targets (mean ± standard deviation)" if numbers else "labels (share of each class in tenths, 0-9; . is none)"
+    )
+    out.append("client".ljust(wide) + f"  train   test  cluster  {held}")
     for r in rows[:SHOWN]:
         cluster = "-" if r["true_cluster"] is None else letter(r["true_cluster"])
         mark = " unseen" if r["unseen"] else ""
-        out.append(f"{r['client']:<{wide}s} {r['train']:6d} {r['test']:6d}  {cluster:>7s}  {mix(r['labels'])}{mark}")
+        labels = f"{r['target_mean']:.3g} ± {r['target_std']:.3g}" if numbers else mix(r["labels"])
+        out.append(f"{r['client']:<{wide}s} {r['train']:6d} {r['test']:6d}  {cluster:>7s}  {labels}{mark}")
     if len(rows) > SHOWN:
         out.append(f"… and {len(rows) - SHOWN} more (--json shows all)")
     return out

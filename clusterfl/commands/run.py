@@ -153,6 +153,7 @@ def live_page(folder: Path) -> LivePage:
 def in_words(summary: dict[str, Any]) -> list[str]:
     """The summary in a few lines."""
     from clusterfl.runs.progress import size
+    from clusterfl.scores import label, told
 
     def number(name: str, digits: int = 3) -> str:
         value = summary[name]
@@ -160,16 +161,27 @@ def in_words(summary: dict[str, Any]) -> list[str]:
 
     lost = summary["rounds_lost"]
     stood = [f"in {lost} of {summary['rounds']} rounds no sound reply came: the models stayed as they were"]
-    seen = f", unseen clients {number('unseen_accuracy')}" if summary["unseen"] else ""
+    metric = told(summary)
+    mean, std, worst, unseen, intra, inter = (
+        number(metric.key(name))
+        for name in (
+            "accuracy_mean",
+            "accuracy_std",
+            "accuracy_bottom5",
+            "unseen_accuracy",
+            "intra_accuracy",
+            "inter_accuracy",
+        )
+    )
+    seen = f", unseen clients {unseen}" if summary["unseen"] else ""
     how = f"ARI {number('ari', 2)}, NMI {number('nmi', 2)}"
     if summary["true_clusters"] is None:
-        how = f"intra {number('intra_accuracy')}, inter {number('inter_accuracy')}"
+        how = f"intra {intra}, inter {inter}"
         how += "" if summary["margin"] is None else f", margin {number('margin', 2)}"
     return [
         f"{summary['method']} on {summary['data']}, seed {summary['seed']}, {summary['rounds']} rounds, "
         f"{summary['clients']} clients",
-        f"accuracy {number('accuracy_mean')} (between clients ± {number('accuracy_std')}, "
-        f"five worst {number('accuracy_bottom5')}){seen}",
+        f"{label(metric.name)} {mean} (between clients ± {std}, five worst {worst}){seen}",
         f"{how}, clusters {summary['clusters_found']} of {summary['k']}, "
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}, {summary['seconds']:.1f} s",
         *(stood if lost else []),

@@ -48,7 +48,7 @@ def sweep(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run every combination of some settings; one table, best mean accuracy first.
+    """Run every combination of some settings; one table, the best first.
 
     Runs that are finished in the folder are not run again, and one that was stopped goes on: stop at any time
     and start again. Writes sweep.json, sweep.parquet (one row per combination) and table.csv.
@@ -74,8 +74,7 @@ def sweep(
 
     def told(ended: Any, done: int, total: int) -> None:
         if not quiet:
-            accuracy = None if ended.summary is None else ended.summary["accuracy_mean"]
-            said = ended.error if accuracy is None else f"accuracy {accuracy:.3f}"
+            said = ended.error if ended.summary is None else mean_of(ended.summary)
             typer.echo(f"run {done} of {total}: {ended.cell.folder.name}: {said}", err=True)
 
     if report:
@@ -95,6 +94,14 @@ def sweep(
     say_report(drawn, folder)
     if result["failed"] and not result["points"]:
         raise typer.Exit(1)
+
+
+def mean_of(summary: dict[str, Any]) -> str:
+    from clusterfl.scores import label, told
+
+    metric = told(summary)
+    mean = summary[metric.key("accuracy_mean")]
+    return f"{label(metric.name)} {'-' if mean is None else format(mean, '.3f')}"
 
 
 def flat(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -120,16 +127,23 @@ def write_parquet(path: Path, result: dict[str, Any]) -> None:
 
 def as_text(result: dict[str, Any]) -> list[str]:
     from clusterfl.runs.compare_tables import aligned
+    from clusterfl.scores import label, told
 
     def shown(value: Any, digits: int = 2, scale: float = 1.0) -> str:
         return "-" if value is None else f"{value * scale:.{digits}f}"
 
-    head = ["settings", "accuracy", "worst 5", "ARI", "clusters", "MB up", "seconds"]
+    metric = told(result)
+    scale, digits = (100.0, 2) if metric.percent else (1.0, 3)
+
+    def score(p: dict[str, Any], name: str) -> str:
+        return shown(p[metric.key(name)], digits, scale)
+
+    head = ["settings", label(metric.name), "worst 5", "ARI", "clusters", "MB up", "seconds"]
     body = [
         [
             ", ".join(f"{k}={v}" for k, v in p["settings"].items()) or "as it is",
-            f"{shown(p['accuracy_mean'], 2, 100)} ± {shown(p['accuracy_seeds_std'], 2, 100)}",
-            shown(p["accuracy_bottom5"], 2, 100),
+            f"{score(p, 'accuracy_mean')} ± {score(p, 'accuracy_seeds_std')}",
+            score(p, "accuracy_bottom5"),
             shown(p["ari"]),
             shown(p["clusters_found"], 1),
             shown(p["bytes_up"], 2, 1e-6),

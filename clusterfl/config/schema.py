@@ -30,6 +30,7 @@ from clusterfl.config.overrides import DEMO, changes_of, merged, put, read_toml
 from clusterfl.config.presets import DEFAULT, below_preset, local_of_preset
 from clusterfl.config.suited import suited
 from clusterfl.config.tables import Table, as_table
+from clusterfl.config.task import TaskConfig
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
 from clusterfl.data.registry import is_own
@@ -40,7 +41,7 @@ from clusterfl.engines.wrappers.attack import AttackConfig, attackers, flip_labe
 from clusterfl.engines.wrappers.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
 from clusterfl.fields import at_least, option
-from clusterfl.method import Method
+from clusterfl.method import Method, check_targets
 from clusterfl.models import MODELS, find_model
 from clusterfl.outside import reference_of
 from clusterfl.parts.local import SGD
@@ -101,6 +102,7 @@ class Config(BaseModel):
     device: str = Field("cpu", description="where clients compute, as PyTorch calls it")
     data: InstanceOf[DataConfig] = Field(default_factory=DataConfig)
     model: InstanceOf[ModelConfig] = Field(default_factory=lambda: ModelConfig.read({}))
+    task: InstanceOf[TaskConfig] = Field(default_factory=TaskConfig)
     local: InstanceOf[SGD] = Field(default_factory=SGD)
     method: InstanceOf[Method[Any]] = Field(default_factory=dict, validate_default=True)
     methods: dict[str, Table] = Field(default_factory=dict, description="parameters of other methods, for compare")
@@ -160,7 +162,7 @@ class Config(BaseModel):
             return {**table, "local": local} if local else table
         return table
 
-    @field_validator("data", "local", "engine", "model", "checkpoint", "attack", "privacy", mode="before")
+    @field_validator("data", "task", "local", "engine", "model", "checkpoint", "attack", "privacy", mode="before")
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
@@ -188,6 +190,8 @@ class Config(BaseModel):
         check_device(self.device)
         if self.data.clients:
             check_k(self.method, self.data.clients)
+        with naming("method"):
+            check_targets(self.method, regression=self.task.regression)
 
     # -- to tables -----------------------------------------------------------------------------------
 
@@ -205,8 +209,10 @@ class Config(BaseModel):
             "attack": tables.write(self.attack),
             "privacy": tables.write(self.privacy),
         }
-        more = {"eval_inter": True} if self.eval_inter else {}
-        return {**written, **more, "methods": self.methods} if self.methods else {**written, **more}
+        more: Table = {"eval_inter": True} if self.eval_inter else {}
+        # left out as it is by default: configs of before there was a choice keep their digests
+        more |= {} if self.task == TaskConfig() else {"task": tables.write(self.task)}
+        return {**written, **more, **({"methods": self.methods} if self.methods else {})}
 
     def toml(self) -> str:
         return tomli_w.dumps(self.table())
@@ -248,7 +254,7 @@ class Config(BaseModel):
                 "data.source='given' should be a source: the clients of this run came from Python, and are needed there"
             )
         with naming("data"):
-            made = build(self.data, keys.fold_in(keys.key(self.seed), "data"))
+            made = build(self.data, keys.fold_in(keys.key(self.seed), "data"), regression=self.task.regression)
         return flip_labels(made, self.attackers(made)) if self.attack.kind == "label-flip" else made
 
     def attackers(self, population: Population) -> Tensor:
@@ -269,6 +275,7 @@ _TABLES: dict[str, Any] = {
     "privacy": PrivacyConfig,
     "engine": EngineConfig,
     "data": DataConfig,
+    "task": TaskConfig,
     "local": SGD,
     "checkpoint": CheckpointConfig,
 }

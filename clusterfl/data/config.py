@@ -8,7 +8,7 @@ from typing import Any
 from clusterfl.data.partition import LEAST, SIZES
 from clusterfl.data.registry import NORMALIZE, is_natural, is_own, names_in
 from clusterfl.data.shift import SHIFTS
-from clusterfl.data.synthetic import is_synthetic
+from clusterfl.data.synthetic import is_planted, is_synthetic
 from clusterfl.errors import ConfigError, suggestion
 from clusterfl.fields import option
 
@@ -27,8 +27,8 @@ class DataConfig:
     source: str = option(
         "digits",
         "a name in clusterfl.data.SOURCES, several joined as mnist+usps (each one a cluster), multi_source, "
-        "synthetic (LEAF's tasks; pooled with split='dirichlet'), folder:PATH (one .npz per client) or "
-        "table:PATH (.csv or .parquet)",
+        "synthetic (LEAF's tasks; pooled with split='dirichlet'), linear-regression:DIMS (planted maps), "
+        "folder:PATH (one .npz per client) or table:PATH (.csv or .parquet)",
     )
     root: str | None = option(None, "folder of datasets; unset: CLUSTERFL_DATA, else the cache folder")
     split: str = option(
@@ -67,6 +67,7 @@ class DataConfig:
     test_fraction: float = option(0.2, "share of a client's samples that are its own test samples")
     indicators: int = option(0, "public samples per class, taken out before clients get data")
     normalize: str = option("symmetric", "pixels to -1..1 (symmetric) or 0..1 (unit)")
+    noise: float | None = option(None, "linear-regression: standard deviation of the targets' noise; unset: 0.1")
     drift_round: int | None = option(None, "round from which some clients hold data of another cluster")
     drift_share: float = option(0.5, "share of the training clients that drift")
     client_column: str | None = option(None, "table: column that says whose a row is; unset: client")
@@ -99,6 +100,8 @@ class DataConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name}={value} should be above 0 and finite")
+        if self.noise is not None and not 0 <= self.noise < float("inf"):
+            raise ConfigError(f"noise={self.noise} should be at least 0 and finite")
         if not 0 < self.test_fraction < 1:
             raise ConfigError(f"test_fraction={self.test_fraction} should be between 0 and 1")
         if not 0 < self.drift_share <= 1:
@@ -111,6 +114,10 @@ class DataConfig:
             raise ConfigError(f"alpha=None should be a number with split={split!r}, for example 0.4")
         if split == "class_groups" and self.resolved_shift != "none":
             raise ConfigError(f"shift={self.shift!r} should be 'none' with split='class_groups'")
+        if is_planted(self.source) and split != "natural":
+            raise ConfigError(f"split={self.split!r} should be 'natural' with source={self.source!r}")
+        if self.noise is not None and not is_planted(self.source):
+            raise ConfigError(f"noise={self.noise} should be unset unless source is 'linear-regression'")
         if is_synthetic(self.source) and split == "clusters":
             raise ConfigError(f"split='clusters' should be 'natural' or 'dirichlet' with source={self.source!r}")
         for name in ("client_column", "label_column", "feature_columns"):

@@ -13,13 +13,16 @@ def overview(population: Population) -> dict[str, Any]:
     clients = []
     for i in range(len(population.train)):
         _, y = population.train.of(i)
-        counts = y.bincount(minlength=population.classes).tolist()
+        if population.regression:
+            labels: dict[str, Any] = {"target_mean": float(y.mean()), "target_std": float(y.std(correction=0))}
+        else:
+            labels = {"labels": y.bincount(minlength=population.classes).tolist()}
         clients.append(
             {
                 "client": population.names[i],
                 "train": len(y),
                 "test": int(population.test.sizes[i]),
-                "labels": counts,
+                **labels,
                 "true_cluster": None if truth is None else int(truth[i]),
                 "unseen": i >= population.clients,
             }

@@ -6,14 +6,17 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from clusterfl.data.arrays import checked_names, plain_names, read_sides
+from clusterfl.data.arrays import are_numbers, checked_names, plain_names, read_sides
+
+Targets = Literal["auto", "classes", "numbers"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Shards:
     """Every client's samples as row numbers into one pool, so that clients may share samples for free."""
 
     x: Tensor  # [pool, ...] float32, or int64 where the model has an embedding
-    y: Tensor  # [pool] int64
+    y: Tensor  # [pool] int64 classes, or [pool, ...] float32 numbers
     rows: Tensor  # [total] int64: the clients' row numbers, one client after another
     offsets: Tensor  # [N + 1] int64: client i owns rows[offsets[i] : offsets[i + 1]]
 
@@ -73,7 +76,7 @@ class Population:
     train: Shards
     test: Shards
     clients: int
-    classes: int
+    classes: int  # 0: targets are numbers (regression)
     name: str = "own data"
     truth: Tensor | None = None  # [N + U] int64: the true cluster of every client; metrics only
     soft_truth: bool = False  # the truth is only a client's main group (mixtures): ARI is flagged
@@ -110,11 +113,21 @@ class Population:
         return (
             f"Population {self.name!r}: {self.clients} clients that train and {self.unseen} unseen ({few}); "
             f"{int(sizes.sum())} train samples, {int(sizes.min())} to {int(sizes.max())} per client, of shape {shape}; "
-            f"{self.classes} classes{kinds}{truth}"
+            f"{f'{self.outputs} numbers to learn' if self.regression else f'{self.classes} classes'}{kinds}{truth}"
         )
 
     def class_name(self, label: int) -> str:
         return str(label) if self.class_names is None else self.class_names[label]
+
+    @property
+    def regression(self) -> bool:
+        """Whether targets are numbers, not classes."""
+        return not self.classes
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model answers: one per class, or as many as a sample has targets."""
+        return self.classes or prod(self.train.y.shape[1:])
 
     @property
     def unseen(self) -> int:
@@ -151,21 +164,26 @@ class Population:
         names: Sequence[str] | None = None,
         classes: int | None = None,
         class_names: Sequence[str] | None = None,
+        targets: Targets = "auto",
         truth: Sequence[int] | None = None,
         unseen: int = 0,
         name: str = "own data",
     ) -> Population:
         """A population of clients whose data is already split: one (x, y) pair of arrays per client.
 
-        Labels are class numbers from 0, or text. Samples become float32, whole numbers stay whole (for
-        embeddings). The last ``unseen`` clients take no part in training and are admitted at the end.
+        Labels are class numbers from 0, or text. ``targets`` says whether y are classes or numbers (regression);
+        "auto": numbers where any has a fraction or a sample has several. Samples become float32, whole numbers stay
+        whole (for embeddings). The last ``unseen`` clients take no part in training and are admitted at the end.
         """
         if len(train) != len(test):
             raise ValueError(f"test={len(test)} clients should equal train={len(train)} clients")
         if not 0 <= unseen < max(len(train), 1):
             raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {len(train)}")
         called = plain_names(len(train)) if names is None else checked_names(names, len(train))
-        sides, found, known = read_sides({"train": train, "test": test}, called, classes, class_names)
+        unsaid = targets == "auto" and classes is None and class_names is None
+        numbers = targets == "numbers" or (unsaid and any(are_numbers(y) for _, y in (*train, *test)))
+        pairs = {"train": train, "test": test}
+        sides, found, known = read_sides(pairs, called, classes, class_names, numbers=numbers)
         return Population(
             Shards.from_parts(sides[0]),
             Shards.from_parts(sides[1]),
@@ -185,6 +203,7 @@ class Population:
         names: Sequence[str] | None = None,
         classes: int | None = None,
         class_names: Sequence[str] | None = None,
+        targets: Targets = "auto",
         truth: Sequence[int] | None = None,
         unseen: int = 0,
         name: str = "own data",
@@ -194,7 +213,7 @@ class Population:
         def arrays(data: Dataset[Any]) -> tuple[Any, Any]:
             pairs = [data[j] for j in range(len(data))]  # type: ignore[arg-type]
             x = torch.stack([torch.as_tensor(p[0]) for p in pairs])
-            return x.numpy(), np.array([p[1].item() if isinstance(p[1], Tensor) else p[1] for p in pairs])
+            return x.numpy(), np.array([np.asarray(p[1]) for p in pairs])
 
         return Population.from_arrays(
             [arrays(d) for d in train],
@@ -202,6 +221,7 @@ class Population:
             names=names,
             classes=classes,
             class_names=class_names,
+            targets=targets,
             truth=truth,
             unseen=unseen,
             name=name,

@@ -47,7 +47,8 @@ def gather(
     used[virtual] = True
     place = used.cumsum(0) - 1
     total = int(place[-1]) + 1
-    out_x, out_y = torch.empty(total, *x.shape[1:]), torch.empty(total, dtype=torch.int64)
+    dtype = torch.float32 if y.dtype.kind == "f" else torch.int64
+    out_x, out_y = torch.empty(total, *x.shape[1:]), torch.empty(total, *y.shape[1:], dtype=dtype)
     start = 0
     for k in range(k_clusters):
         mine = used[k * len(y) : (k + 1) * len(y)].numpy()
@@ -87,10 +88,10 @@ def _balanced_tests(config: DataConfig, source: Source, cluster: Array, key: Key
     return [sets[k] for k in cluster.tolist()]
 
 
-def _source(config: DataConfig, key: Key, classes: tuple[str, ...] | None) -> Source:
+def _source(config: DataConfig, key: Key, classes: tuple[str, ...] | None, regression: bool) -> Source:
     if not synthetic.is_synthetic(config.source):
-        reading = Reading(config.client_column, config.label_column, config.feature_columns, classes)
-        return load_source(config.source, config.root, reading)
+        columns = config.client_column, config.label_column, config.feature_columns
+        return load_source(config.source, config.root, Reading(*columns, classes, regression))
     key = keys.fold_in(key, "synthetic")
     if config.split != "natural":
         return synthetic.pooled(config.source, key)
@@ -98,11 +99,33 @@ def _source(config: DataConfig, key: Key, classes: tuple[str, ...] | None) -> So
         raise DataError("clients=0 should be a number of tasks with a synthetic source")
     total = config.clients + config.unseen
     cluster = assign_clusters(config.clients, config.unseen, config.clusters, config.cluster_sizes, key)
+    planted = synthetic.is_planted(config.source)
+    samples = synthetic.PLANTED_SAMPLES if planted and config.samples is None else config.samples
     sizes = synthetic.leaf_sizes(total, keys.fold_in(key, "sizes"))
-    if config.samples is not None:
-        each = with_own_test(config, config.samples)
+    if samples is not None:
+        each = with_own_test(config, samples)
         sizes = partition.client_sizes(total, each, config.sizes, keys.fold_in(key, "sizes"), config.size_sigma)
+    if planted:
+        noise = synthetic.PLANTED_NOISE if config.noise is None else config.noise
+        return synthetic.plant(config.source, cluster, sizes, key, noise)
     return synthetic.generate(config.source, cluster, sizes, key)
+
+
+def _check_targets(config: DataConfig, source: Source, regression: bool) -> None:
+    """Targets are what the loss takes, and nothing is asked that needs classes where there are none."""
+    if regression and source.classes:
+        raise DataError(f"source={config.source!r} should have targets that are numbers for this loss, but has classes")
+    if source.classes:
+        return
+    if not regression:
+        raise DataError(f"source={config.source!r} has targets that are numbers: set loss = 'mse' in [task]")
+    labels = config.shift in ("swap_labels", "permute_labels", "rotate+swap")
+    for name, wrong in (("split", config.split != "natural"), ("shift", labels), ("indicators", config.indicators)):
+        if wrong:
+            value = getattr(config, name)
+            raise DataError(f"{name}={value!r} goes by classes and should be unset where targets are numbers")
+    if config.test == "balanced":
+        raise DataError("test='balanced' goes by classes and should be 'own' where targets are numbers")
 
 
 def _drift(population: Population, config: DataConfig, key: Key) -> Population:
@@ -132,13 +155,17 @@ def _drift(population: Population, config: DataConfig, key: Key) -> Population:
     return replace(population, drift=(config.drift_round, after))
 
 
-def build(config: DataConfig, key: Key, *, classes: tuple[str, ...] | None = None) -> Population:
+def build(
+    config: DataConfig, key: Key, *, regression: bool = False, classes: tuple[str, ...] | None = None
+) -> Population:
     """The population that the config describes: the same key gives the same data, bit for bit.
 
-    ``classes`` are the names that labels of own data must have, where an earlier run has learnt them.
+    ``regression``: targets are numbers, not classes. ``classes`` are the names that labels of own data must have, where
+    an earlier run has learnt them.
     """
     config = config.resolved()
-    source = _source(config, key, classes)
+    source = _source(config, key, classes, regression)
+    _check_targets(config, source, regression)
     x, y = source.x_train, source.y_train
     if config.test == "own" and config.split in ("dirichlet", "class_groups"):
         # these papers pool both parts and let each client hold out its own test samples

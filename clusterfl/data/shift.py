@@ -27,7 +27,7 @@ class Shift:
 
     def apply(self, x: Tensor, y: Tensor, cluster: int) -> tuple[Tensor, Tensor]:
         moved = mirror(x, cluster) if self.name == "flip" else rotate(x, self.angles[cluster])
-        return moved, self.labels[cluster][y]
+        return moved, y if y.is_floating_point() else self.labels[cluster][y]  # numbers have no classes to swap
 
 
 def mirror(x: Tensor, cluster: int) -> Tensor:

@@ -59,10 +59,10 @@ class Source:
 
     name: str
     x_train: Samples
-    y_train: Array  # int64
+    y_train: Array  # int64 classes, or float32 numbers of any shape
     x_test: Samples
     y_test: Array
-    classes: int
+    classes: int  # 0: targets are numbers
     groups_train: Array | None = None  # each row's natural client (writer, person, device), from 0
     groups_test: Array | None = None
     domains_train: Array | None = None  # each row's dataset, where several were joined
@@ -80,9 +80,12 @@ class Source:
                 raise DataError(f"{self.name}: {len(y)} {part} labels should be as many as samples, {len(x)}")
             if isinstance(x, np.ndarray) and x.dtype.kind not in "biuf":
                 raise DataError(f"{self.name}: {part} samples should be real numbers, not {x.dtype}")
-        if self.classes > MOST_CLASSES:
-            raise DataError(f"{self.name}: labels up to {self.classes - 1} should be below {MOST_CLASSES}")
-            if len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+            if self.classes > MOST_CLASSES:
+                raise DataError(f"{self.name}: labels up to {self.classes - 1} should be below {MOST_CLASSES}")
+            if not self.classes:
+                if not np.isfinite(y).all():
+                    raise DataError(f"{self.name}: {part} targets should be finite numbers")
+            elif len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes:
                 raise DataError(
                     f"{self.name}: {part} labels should be within 0..{self.classes - 1}, "
                     f"not {int(y.min())}..{int(y.max())}"

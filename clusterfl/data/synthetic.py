@@ -5,6 +5,9 @@ normalises the softmax over a task's samples where the paper has classes; every 
 classes, and a linear model of all clusters fits badly. "synthetic" does as that code does, "synthetic_argmax"
 as the paper says: the label is the largest logit, and most tasks have one or two classes. A task is a client
 where the split is natural; any other split deals out the samples of many tasks of one cluster.
+
+"linear-regression" plants one linear map per cluster, as IFCA's own synthetic study does (Ghosh et al., 2020,
+section 6.1): its targets are numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ from clusterfl.errors import ConfigError
 from clusterfl.keys import Key
 
 Array = npt.NDArray[Any]
-NAMES = ("synthetic", "synthetic_argmax")
+PLANTED = "linear-regression"
+NAMES = ("synthetic", "synthetic_argmax", PLANTED)
+PLANTED_SAMPLES = 100  # per client, where the config does not say
+PLANTED_NOISE = 0.1
 POOLED_TASKS = 1000  # as LEAF's own instructions have it
 
 
@@ -29,15 +35,25 @@ def is_synthetic(name: str) -> bool:
     return name.partition(":")[0] in NAMES
 
 
+def is_planted(name: str) -> bool:
+    """Whether its targets are numbers."""
+    return name.partition(":")[0] == PLANTED
+
+
 def shape_of(name: str) -> tuple[int, int]:
-    """Dimensions and classes: "synthetic" has 60 and 10, "synthetic:20x5" has 20 and 5."""
-    _, _, given = name.partition(":")
+    """Dimensions and classes: "synthetic" has 60 and 10, "synthetic:20x5" has 20 and 5. Of planted maps the inputs and
+    outputs: "linear-regression" has 20 and 1, "linear-regression:50x3" has 50 and 3."""
+    kind, _, given = name.partition(":")
+    planted = kind == PLANTED
     if not given:
-        return 60, 10
-    dims, _, classes = given.partition("x")
-    if not (dims.isdecimal() and classes.isdecimal() and int(dims) > 0 and int(classes) > 1):
-        raise ConfigError(f"source={name!r} should end in DIMSxCLASSES, for example synthetic:60x10")
-    return int(dims), int(classes)
+        return (20, 1) if planted else (60, 10)
+    dims, _, outputs = given.partition("x")
+    outputs = outputs or ("1" if planted else "")
+    least = 1 if planted else 2
+    if not (dims.isdecimal() and outputs.isdecimal() and int(dims) > 0 and int(outputs) >= least):
+        words = "DIMS or DIMSxOUTPUTS, for example linear-regression:20" if planted else "DIMSxCLASSES, for example "
+        raise ConfigError(f"source={name!r} should end in {words}{'' if planted else 'synthetic:60x10'}")
+    return int(dims), int(outputs)
 
 
 def leaf_sizes(tasks: int, key: Key) -> Array:
@@ -67,6 +83,24 @@ def generate(name: str, clusters: Array, sizes: Array, key: Key) -> Source:
     x, y = np.concatenate(xs), np.concatenate(ys).astype(np.int64)
     groups = np.repeat(np.arange(len(sizes)), sizes)
     return Source(name, x, y, x[:0], y[:0], classes, groups_train=groups, group_truth=np.asarray(clusters), levels=None)
+
+
+def plant(name: str, clusters: Array, sizes: Array, key: Key, noise: float) -> Source:
+    """Client i has y = <x, map of its cluster> + noise, with normal x and maps of zeros and ones scaled to length 1."""
+    (dims, outputs), k_clusters = shape_of(name), int(clusters.max()) + 1
+    rng = keys.numpy_rng(keys.fold_in(key, "maps"))
+    maps = rng.integers(0, 2, (k_clusters, dims, outputs)).astype(np.float64)
+    maps /= np.maximum(np.linalg.norm(maps, axis=1, keepdims=True), 1.0)
+    xs, ys = [], []
+    for i, (k, n) in enumerate(zip(clusters.tolist(), sizes.tolist(), strict=True)):
+        rng = keys.numpy_rng(keys.fold_in(key, "client", i))
+        x = rng.normal(size=(n, dims))
+        xs.append(x.astype(np.float32))
+        ys.append((x @ maps[k] + noise * rng.normal(size=(n, outputs))).astype(np.float32))
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    y = y[:, 0] if outputs == 1 else y
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    return Source(name, x, y, x[:0], y[:0], 0, groups_train=groups, group_truth=np.asarray(clusters), levels=None)
 
 
 def pooled(name: str, key: Key) -> Source:

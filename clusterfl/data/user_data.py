@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from clusterfl.data import user_tables
 from clusterfl.data.formats import npz_names, read_npz
-from clusterfl.data.labels import class_numbers, code_labels, finite
+from clusterfl.data.labels import as_numbers, class_numbers, code_labels, finite
 from clusterfl.data.source import Source, channels_first
 from clusterfl.errors import DataError
 
@@ -28,6 +28,7 @@ class Reading:
     label: str | None = None  # unset: "label"
     features: tuple[str, ...] | None = None  # unset: all other columns
     classes: tuple[str, ...] | None = None  # unset: those that occur
+    numbers: bool = False  # labels are numbers to be learnt, not classes
 
 
 def load(name: str, root: Path, reading: Reading | None = None) -> Source:
@@ -69,15 +70,15 @@ def load_folder(path: Path, reading: Reading) -> Source:
                     f"{file}: samples of shape {x.shape[1:]} and type {x.dtype} should be like those of "
                     f"{files[0].name}, {read[0][0].shape[1:]} and {read[0][0].dtype}"
                 )
-            if len(x) != len(y) or y.ndim != 1:
+            if len(x) != len(y) or (y.ndim != 1 and not reading.numbers):
                 raise DataError(f"{file}: labels of shape {y.shape} should be one per sample, ({len(x)},)")
             finite(x, _row_of(file))
     parts = [(a[0], a[1]) for a in read] + [(a[2], a[3]) if tested else (a[0][:0], a[1][:0]) for a in read]
-    coded, class_names = _classes([y for _, y in parts], [_row_of(file) for file in files] * 2, reading.classes)
+    coded, class_names = _targets([y for _, y in parts], [_row_of(file) for file in files] * 2, reading)
     n = len(files)
     x_train, y_train, groups_train = _stack([x for x, _ in parts[:n]], coded[:n])
     x_test, y_test, groups_test = _stack([x for x, _ in parts[n:]], coded[n:])
-    found = int(max((y.max() for y in coded if len(y)), default=-1)) + 1
+    found = 0 if reading.numbers else int(max((y.max() for y in coded if len(y)), default=-1)) + 1
     return Source(
         path.name,
         x_train,
@@ -94,10 +95,13 @@ def load_folder(path: Path, reading: Reading) -> Source:
     )
 
 
-def _classes(
-    labels: list[Array], where: list[Callable[[int], str]], known: tuple[str, ...] | None
+def _targets(
+    labels: list[Array], where: list[Callable[[int], str]], reading: Reading
 ) -> tuple[list[Array], tuple[str, ...] | None]:
     """Labels coded alike for everybody: class numbers stay as they are unless there are known names."""
+    known = reading.classes
+    if reading.numbers:
+        return [as_numbers(y, at) for y, at in zip(labels, where, strict=True)], None
     if known is None and all(y.dtype.kind in "biuf" for y in labels):
         return [class_numbers(y, at) for y, at in zip(labels, where, strict=True)], None
     if known is None:
@@ -111,7 +115,7 @@ def _row_of(file: Path) -> Callable[[int], str]:
 
 def _stack(xs: list[Array], ys: list[Array]) -> tuple[Array, Array, Array]:
     x = pixels_or_floats(np.concatenate(xs))
-    return x, np.concatenate(ys).astype(np.int64), np.repeat(np.arange(len(ys)), [len(y) for y in ys])
+    return x, np.concatenate(ys), np.repeat(np.arange(len(ys)), [len(y) for y in ys])
 
 
 def pixels_or_floats(x: Array) -> Array:
@@ -139,7 +143,10 @@ def load_table(path: Path, reading: Reading) -> Source:
     column = user_tables.wanted(path, columns, client, "data.client_column")
     names, groups = first_seen(user_tables.texts(path, client, column))
     column = user_tables.wanted(path, columns, label, "data.label_column")
-    y, class_names = user_tables.labels(path, label, column, reading.classes)
+    if reading.numbers:
+        y, class_names = user_tables.targets(path, label, column), None
+    else:
+        y, class_names = user_tables.labels(path, label, column, reading.classes)
     features = reading.features or tuple(n for n in columns if n not in (client, label, "split"))
     x = user_tables.features(path, columns, features)
     test = user_tables.test_rows(path, columns, len(y)) if "split" not in features else np.zeros(len(y), dtype=bool)
@@ -149,7 +156,7 @@ def load_table(path: Path, reading: Reading) -> Source:
         y[~test],
         x[test],
         y[test],
-        len(class_names),
+        0 if class_names is None else len(class_names),
         groups_train=groups[~test],
         groups_test=groups[test] if test.any() else None,
         levels=None,

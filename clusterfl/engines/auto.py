@@ -151,7 +151,7 @@ def usable_cores() -> int:
 
 def _cache_file(task: Task, population: Population, rule: SGD, per_round: int, cores: int) -> Path:
     shapes = [(n, tuple(p.shape)) for n, p in task.module.named_parameters()]
-    steps = (rule.batch, rule.momentum, rule.steps is None)
+    steps = (rule.batch, rule.momentum, rule.steps is None, *filter(None, [rule.optimizer and rule.optimizer.name]))
     what = (repr(task.module), shapes, population.input_shape, steps, min(per_round, 100 * cores))
     sizes = population.train.sizes[: population.clients].double()
     spread = [int(q) for q in sizes.quantile(torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64))]

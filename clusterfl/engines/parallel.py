@@ -38,7 +38,7 @@ PATIENCE = 20.0  # a chunk may take so many times as long as the longest one of 
 SHORTEST = 60.0  # … and never less than so many seconds
 
 # what a worker is asked, kind first: ("run", the call's head, what all clients get, what these clients get)
-# or ("score", one model number per piece, the models, the pieces: test rows)
+# or ("score", (one model number per piece, whether outputs are wanted), the models, the pieces: test rows)
 Job = tuple[Any, ...]
 
 
@@ -122,12 +122,14 @@ class Parallel(BaseEngine):
         jobs = (self._job(call, at, shared) for at in chunks)
         yield from in_order(self._keeping(call, chunks, jobs))
 
-    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tree]:
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]], *, outputs: bool = False) -> list[Tree]:
         packed = self.pack({"models": models})
         # a few jobs per message, enough messages to keep every worker busy to the end
         per = max(1, -(-len(jobs) // (4 * self.workers)))
         parts = [list(jobs[at : at + per]) for at in range(0, len(jobs), per)]
-        messages = (("score", [k for k, _ in part], packed, self.pack([rows for _, rows in part])) for part in parts)
+        messages = (
+            ("score", ([k for k, _ in part], outputs), packed, self.pack([rows for _, rows in part])) for part in parts
+        )
         done: dict[int, list[Tree]] = dict(self._spread(messages, "evaluation", [-1] * len(parts)))
         return [t for j in range(len(parts)) for t in done[j]]
 
@@ -273,8 +275,9 @@ def answer(worker: Worker, kind: str, head: Any, shared: Any, own: Any) -> tuple
     try:
         if kind == "run":
             return True, _run(worker, head, shared, own)
-        models = shared["models"]
-        return True, [worker.score_rows(row(models, k), rows) for k, rows in zip(head, own, strict=True)]
+        models, (which, outputs) = shared["models"], head
+        pieces = zip(which, own, strict=True)
+        return True, [worker.score_rows(row(models, k), rows, outputs=outputs) for k, rows in pieces]
     except Exception as e:
         return False, e if isinstance(e, ClientError) else RuntimeError(f"{type(e).__name__}: {e}")
 

@@ -33,8 +33,8 @@ class Serial(BaseEngine):
         self.worker.before = {}
         yield from self.worker.run(call)
 
-    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tree]:
-        return [self.worker.score_rows(row(models, k), rows) for k, rows in jobs]
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]], *, outputs: bool = False) -> list[Tree]:
+        return [self.worker.score_rows(row(models, k), rows, outputs=outputs) for k, rows in jobs]
 
     def states(self) -> dict[int, Tree]:
         return dict(self.worker.states)

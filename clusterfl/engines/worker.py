@@ -162,12 +162,12 @@ class Worker:
         first = int(call.ids[positions[0]])
         return ClientError(call.label, first, f"only stacked with others: {type(cause).__name__}: {cause}")
 
-    def score_rows(self, theta: Tree, rows: Tensor) -> Tree:
+    def score_rows(self, theta: Tree, rows: Tensor, *, outputs: bool = False) -> Tree:
         """What each of these test samples scores (evaluate.py)."""
         with one_thread(), torch.no_grad():
             theta = _to(theta, self.device)
             rows = rows.to(self.device)
-            return row_scores(self.task, theta, gather(self.test.x, rows), self.test.y[rows])
+            return row_scores(self.task, theta, gather(self.test.x, rows), self.test.y[rows], outputs=outputs)
 
 
 def _padded(shards: Shards, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -62,6 +62,7 @@ class FCCA(Method[FCCAState]):
     paper: ClassVar[str] = "Zhou, Shi, Tian, Li, Ye, Lv, 2023"
     needs = ("hidden layer",)
     waits = "warmup"
+    needs_classes: ClassVar[str] = "learns a flow of the features of each class"
 
     k: int = option(4, "clusters")
     local: SGD = SGD()

@@ -41,6 +41,7 @@ class FedDS(Method[Indicated]):
     summary: ClassVar[str] = "one model down; the server assigns clients by KL of answers to public samples"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
     needs = ("public samples",)
+    needs_classes: ClassVar[str] = "compares the class probabilities that models give to public samples"
     runs = (Train, Losses)
 
     k: int = option(4, "clusters")
@@ -83,6 +84,7 @@ class FedDSMIC(Method[Indicated]):
     summary: ClassVar[str] = "FedDS with first-order MAML: each client takes a step of its own from its centre"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
     needs = ("public samples",)
+    needs_classes: ClassVar[str] = "compares the class probabilities that models give to public samples"
     runs = (Train, Losses)
 
     k: int = option(4, "clusters")
@@ -119,7 +121,14 @@ class FedDSMIC(Method[Indicated]):
     @property
     def inner(self) -> SGD:
         """The client's own step: plain, whatever the outer rule adds."""
-        return SGD(lr=self.inner_lr, lr_decay=self.local.lr_decay, batch=self.local.batch, steps=self.personal_steps)
+        rule = self.local
+        return SGD(
+            lr=self.inner_lr,
+            lr_decay=rule.lr_decay,
+            schedule=rule.schedule,
+            batch=rule.batch,
+            steps=self.personal_steps,
+        )
 
     @on_client(theta=Model(of="theta"), n=Weight())
     def client_update(self, me: Client, theta: Tree) -> dict[str, Payload]:

@@ -44,6 +44,7 @@ class FedRC(Method[Concepts]):
     summary: ClassVar[str] = "FedEM whose responsibilities are divided by each cluster's label frequencies"
     paper: ClassVar[str] = "Guo, Tang, Lin, ICML 2024"
     sums: ClassVar[bool] = True
+    needs_classes: ClassVar[str] = "counts how often each cluster sees each label"
     mixture: ClassVar[bool] = True
     runs = (Train, Losses)
 

@@ -29,7 +29,11 @@ class FedSGD(Method[Single]):
     clustered: ClassVar[bool] = False
     sums: ClassVar[bool] = True
 
-    local: SGD = SGD()  # its lr, lr_decay, weight_decay and clip: there is one step per round by definition
+    local: SGD = SGD()  # its lr, its decay and clip: there is one step per round by definition
+
+    def __post_init__(self) -> None:
+        if self.local.optimizer is not None:
+            raise ValueError("local.optimizer should be 'sgd' with fedsgd: it takes one plain step a round")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Single:
         return Single(first_net(task, key))

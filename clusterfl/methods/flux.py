@@ -56,6 +56,7 @@ class FLUX(Method[Described]):
     name: ClassVar[str] = "flux"
     summary: ClassVar[str] = "FedAvg, one DBSCAN of moments of clients' features that finds K, then FedAvg per group"
     paper: ClassVar[str] = "Fenoglio, Li, Barbiero, Lane, Langheinrich, Gjoreski, NeurIPS 2025"
+    needs_classes: ClassVar[str] = "describes data by the features of each class"
     waits = "least_rounds"
 
     local: SGD = SGD()

@@ -53,6 +53,7 @@ class MDICFL(Method[MDState]):
     name: ClassVar[str] = "md-icfl"
     summary: ClassVar[str] = "one model down; the server assigns clients by model distance on pseudo samples"
     paper: ClassVar[str] = "Zhang, Zhang, Cheng, Bao, Cao, Jiang, Xu, Machine Learning 2024"
+    needs_classes: ClassVar[str] = "compares models class by class"
     runs = (Train, Losses)
 
     waits = "warmup"

@@ -48,6 +48,7 @@ class PACFL(Method[Subspaces]):
     name: ClassVar[str] = "pacfl"
     summary: ClassVar[str] = "one agglomerative clustering by angles between clients' data, then FedAvg per group"
     paper: ClassVar[str] = "Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin, AAAI 2023"
+    needs_classes: ClassVar[str] = "compares the main directions of the data of each class"
 
     k: int | None = option(4, "clusters")
     threshold: float | None = option(None, "in place of k: groups are merged until they are so many degrees apart")

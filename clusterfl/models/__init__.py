@@ -73,8 +73,11 @@ def _outside(reference: str) -> ModelEntry:
     return ModelEntry(builder, (inspect.getdoc(builder) or "a model of the user's").splitlines()[0])
 
 
-def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params: Any) -> nn.Module:
-    """The named model for inputs of ``input_shape``, without the batch axis.
+def build_model(
+    name: str, input_shape: tuple[int, ...], classes: int, *, regression: bool = False, **params: Any
+) -> nn.Module:
+    """The named model for inputs of ``input_shape``, without the batch axis; with ``regression`` ``classes`` are the
+    numbers that it answers, and one is enough.
 
     Its own weights come from torch's global generator; ``Task.init`` draws the ones in use from a key.
     """
@@ -83,8 +86,8 @@ def build_model(name: str, input_shape: tuple[int, ...], classes: int, **params:
         raise ConfigError(f"model={name!r} should be a known model{suggestion(name, MODELS)}")
     if not input_shape or not all(_is_int(side) and side > 0 for side in input_shape):
         raise ConfigError(f"input_shape={input_shape} should be whole numbers above 0")
-    if not _is_int(classes) or classes < 2:
-        raise ConfigError(f"classes={classes} should be a whole number of at least 2")
+    if not _is_int(classes) or classes < (1 if regression else 2):
+        raise ConfigError(f"classes={classes} should be a whole number of at least {1 if regression else 2}")
     known = entry.params
     for key, value in params.items():
         if key not in known:

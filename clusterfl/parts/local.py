@@ -1,4 +1,4 @@
-"""Local training: stochastic gradient descent on a client's own data."""
+"""Local training: stochastic gradient descent, or Adam, on a client's own data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from clusterfl.fields import at_least, at_most, option
 from clusterfl.message import Declaration, Loss, Model, Payload, Weight, on_client
 from clusterfl.method import Procedures, Registered
 from clusterfl.parts import perceptron
+from clusterfl.parts.optimizers import Adam, Moments, Optimizer, PlainSGD
+from clusterfl.parts.schedules import Schedule
 from clusterfl.tree import Tree, row, rows, select
 
 Gradient = Callable[[Client, Tree, Batch], Tree]
@@ -22,7 +24,8 @@ Gradient = Callable[[Client, Tree, Batch], Tree]
 
 @dataclass(frozen=True)
 class SGD(Registered):
-    """The local rule. Momentum starts at zero every round; the step size decays by ``lr_decay`` per round."""
+    """The local rule, by default SGD. Momentum and moments start at zero every round; the step size is
+    ``lr * lr_decay ** round``, times the factor of the ``schedule`` if there is one."""
 
     lr: float = option(0.1, "step size")
     momentum: float = option(0.0, "share of the last step that goes on; it starts at zero every round")
@@ -32,6 +35,12 @@ class SGD(Registered):
     batch: int = option(32, "samples in a mini-batch")
     lr_decay: float = option(1.0, "factor on the step size per round")
     clip: float | None = option(None, "the gradient's norm is cut to this")
+    optimizer: Optimizer | None = option(
+        None, "sgd | adam | adamw, or a table with that name and its numbers; unset: sgd"
+    )
+    schedule: Schedule | None = option(
+        None, "warm-up | cosine | step over rounds, or a table with that name and numbers"
+    )
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
@@ -39,12 +48,20 @@ class SGD(Registered):
             object.__setattr__(self, "epochs", None)
         if self.steps is None and self.epochs is None:
             raise ValueError("epochs=None and steps=None: one of them should be given")
+        if isinstance(self.optimizer, PlainSGD):
+            object.__setattr__(self, "optimizer", None)  # two words for the same rule
+        if self.optimizer is not None and self.momentum:
+            raise ValueError(
+                f"momentum={self.momentum} should be 0 with optimizer {self.optimizer.name!r}: beta1 takes its place"
+            )
         at_least(0, self, "lr", "momentum", "weight_decay", "lr_decay")
         at_least(1, self, "batch", "epochs", "steps")
         at_most(torch.finfo(torch.float32).max, self, "lr", "momentum", "weight_decay", "lr_decay", "clip")
 
     def rate(self, round: int) -> float:
-        return self.lr * self.lr_decay**round
+        """The step size of a round; the first is 0."""
+        rate = self.lr * self.lr_decay**round
+        return rate if self.schedule is None else rate * self.schedule.factor(round)
 
     def longer(self, times: int) -> SGD:
         """The same rule for ``times`` as many epochs or steps."""
@@ -122,7 +139,8 @@ def gradient(me: Client, theta: Tree, batch: Batch) -> Tree:
     if isinstance(me.rule, PrivateSGD):
         return private_gradient(me, theta, batch, me.rule)
     if task.dense is not None:
-        return perceptron.gradient(perceptron.factors(task.dense, theta, batch.x, batch.y, batch.w))
+        x, y, w, *_ = batch
+        return perceptron.gradient(perceptron.factors(task.dense, theta, x, y, w, squared=task.squared))
     key = batch.key if task.drops else None
     if me.stacked:
 
@@ -188,25 +206,31 @@ def _descend(
 ) -> None:
     """Steps of SGD, written into ``theta``."""
     lr, mu, decay = rule.rate(me.round), rule.momentum, rule.weight_decay
-    dense = me.task.dense
+    dense, squared = me.task.dense, me.task.squared
+    adam = rule.optimizer if isinstance(rule.optimizer, Adam) else None
     plain = grad is gradient and me.rule is None
-    if dense is not None and plain and not (mu or decay) and rule.clip is None:
+    if dense is not None and plain and not (mu or decay or adam) and rule.clip is None:
         if me.stacked:
             theta.update({n: theta[n] + (me.key * 0).to(theta[n].dtype) for n in names})  # a copy for each client
         for x, y, w, *_ in batches:
             if me.stacked:
-                perceptron.Step.apply(dense, names, lr, tuple(theta), x, y, w, *theta.values())  # type: ignore[no-untyped-call]
+                perceptron.Step.apply(dense, names, lr, squared, tuple(theta), x, y, w, *theta.values())  # type: ignore[no-untyped-call]
             else:
-                perceptron.step(dense, theta, names, lr, x, y, w)
+                perceptron.step(dense, theta, names, lr, x, y, w, squared=squared)
         return
     speed: Tree = {}
+    moments = Moments()
     for t, batch in enumerate(batches):
         got = grad(me, theta, batch)
         step = [got[n] for n in names]
         if rule.clip is not None:
             step = clipped(step, rule.clip)
-        if decay:
+        if decay and not (adam and adam.decoupled):
             step = [g + decay * theta[n] for n, g in zip(names, step, strict=True)]
+        if adam:
+            step = moments.direction(adam, step, batch.active)
+            if decay and adam.decoupled:
+                step = [s + decay * theta[n] for n, s in zip(names, step, strict=True)]
         if mu:
             step = [speed[n] * mu + g if n in speed else g for n, g in zip(names, step, strict=True)]
         if batch.active is not None:  # a batch of padding moves nothing, not even momentum
@@ -267,7 +291,7 @@ def losses(me: Client, centers: Tree) -> Tensor:
     if me.task.dense is not None:
         total = torch.zeros(rows(centers), device=me.key.device)
         for x, y, w in me.train.pieces():
-            each = perceptron.losses(me.task.dense, centers, x, y)
+            each = perceptron.losses(me.task.dense, centers, x, y, squared=me.task.squared)
             total = total + (each if w is None else each * w).sum(dim=-1)
         return total / me.size.clamp(min=1.0)
     if me.stacked:

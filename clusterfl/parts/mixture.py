@@ -23,7 +23,7 @@ def sample_losses(me: Client, centers: Tree) -> Tensor:
 
 def _losses(me: Client, centers: Tree, x: Tensor, y: Tensor) -> Tensor:
     if me.task.dense is not None:
-        return perceptron.losses(me.task.dense, centers, x, y)
+        return perceptron.losses(me.task.dense, centers, x, y, squared=me.task.squared)
 
     def one(theta: Tree) -> Tensor:
         return me.task.per_sample(me.task.logits(theta, x), y)

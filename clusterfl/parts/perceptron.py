@@ -3,7 +3,8 @@
 A layer's gradient is the product of what went in and of the error that came back, ``error.T @ input``. Written
 out, a step is a dozen operations instead of seventy, and the product is added to the weights as it is made:
 no gradient is ever written to memory, which is what limits a step of many small models. All of it takes one
-model (``weight [out, in]``) or a stack of them (``[m, out, in]``).
+model (``weight [out, in]``) or a stack of them (``[m, out, in]``), and the cross-entropy of classes or, with
+``squared``, the mean squared error of numbers.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ class Factors(NamedTuple):
     error: Tensor  # [B, outputs] the gradient of the loss by the layer's outputs
 
 
-def factors(layers: Dense, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None) -> list[Factors]:
-    """Forward and backward through the layers: the gradient of the batch's mean cross-entropy."""
-    given = [x.reshape(*y.shape, -1)]
+def factors(layers: Dense, theta: Tree, x: Tensor, y: Tensor, w: Tensor | None, *, squared: bool) -> list[Factors]:
+    """Forward and backward through the layers: the gradient of the batch's mean loss."""
+    samples = y.shape[: theta[layers[0][0]].dim() - 1]  # [B], or [m, B]
+    given = [x.reshape(*samples, -1)]
     for i, (weight, bias) in enumerate(layers):
         out = given[-1] @ theta[weight].mT
         if bias is not None:
             out = out + theta[bias].unsqueeze(-2)
         given.append(out.relu() if i < len(layers) - 1 else out)
     logits = given.pop()
-    truth = y.unsqueeze(-1) == torch.arange(logits.shape[-1], device=y.device)
-    share = 1.0 / y.shape[-1] if w is None else (w / w.sum(dim=-1, keepdim=True).clamp(min=1.0)).unsqueeze(-1)
-    error = (logits.softmax(dim=-1) - truth.to(logits.dtype)) * share
+    share = 1.0 / samples[-1] if w is None else (w / w.sum(dim=-1, keepdim=True).clamp(min=1.0)).unsqueeze(-1)
+    if squared:
+        error = (logits - y.reshape(logits.shape)) * (2.0 / logits.shape[-1]) * share
+    else:
+        truth = y.unsqueeze(-1) == torch.arange(logits.shape[-1], device=y.device)
+        error = (logits.softmax(dim=-1) - truth.to(logits.dtype)) * share
     found = []
     for (weight, bias), a in zip(reversed(layers), reversed(given), strict=True):
         found.append(Factors(weight, bias, a, error))
@@ -56,9 +61,19 @@ def gradient(found: list[Factors]) -> Tree:
     return grads
 
 
-def step(layers: Dense, theta: Tree, names: tuple[str, ...], lr: float, x: Tensor, y: Tensor, w: Tensor | None) -> None:
+def step(
+    layers: Dense,
+    theta: Tree,
+    names: tuple[str, ...],
+    lr: float,
+    x: Tensor,
+    y: Tensor,
+    w: Tensor | None,
+    *,
+    squared: bool,
+) -> None:
     """One step of gradient descent on the parameters ``names``, written into ``theta``."""
-    for f in factors(layers, theta, x, y, w):
+    for f in factors(layers, theta, x, y, w, squared=squared):
         if f.weight in names:
             weight = theta[f.weight]
             add = weight.baddbmm_ if weight.dim() == 3 else weight.addmm_
@@ -67,10 +82,10 @@ def step(layers: Dense, theta: Tree, names: tuple[str, ...], lr: float, x: Tenso
             theta[f.bias].sub_(f.error.sum(dim=-2), alpha=lr)
 
 
-def losses(layers: Dense, centers: Tree, x: Tensor, y: Tensor) -> Tensor:
-    """``[K, B]``: the cross-entropy of K models on the same samples, which the first layers read once."""
+def losses(layers: Dense, centers: Tree, x: Tensor, y: Tensor, *, squared: bool) -> Tensor:
+    """``[K, B]``: the loss of K models on the same samples, which the first layers read once."""
     k = centers[layers[0][0]].shape[0]
-    a = x.reshape(*y.shape, -1)
+    a = x.reshape(*(y.shape[:1] if squared else y.shape), -1)
     for i, (weight, bias) in enumerate(layers):
         if i:
             a = a.relu() @ centers[weight].mT
@@ -78,6 +93,8 @@ def losses(layers: Dense, centers: Tree, x: Tensor, y: Tensor) -> Tensor:
             a = (a @ centers[weight].flatten(0, 1).mT).unflatten(-1, (k, -1)).movedim(-2, 0)
         if bias is not None:
             a = a + centers[bias].unsqueeze(-2)
+    if squared:
+        return (a - y.reshape(a.shape[1:])).square().mean(dim=-1)
     right = a.gather(-1, y.expand(k, *y.shape).unsqueeze(-1)).squeeze(-1)
     return a.logsumexp(dim=-1) - right
 
@@ -91,13 +108,14 @@ class Step(torch.autograd.Function):
         layers: Dense,
         names: tuple[str, ...],
         lr: float,
+        squared: bool,
         every: tuple[str, ...],
         x: Tensor,
         y: Tensor,
         w: Tensor | None,
         *theta: Tensor,
     ) -> Tensor:
-        step(layers, dict(zip(every, theta, strict=True)), names, lr, x, y, w)
+        step(layers, dict(zip(every, theta, strict=True)), names, lr, x, y, w, squared=squared)
         return x.new_zeros(())
 
     @staticmethod
@@ -106,12 +124,19 @@ class Step(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, layers: Dense, names: tuple[str, ...], lr: float, every: tuple[str, ...], *tensors: Any
+        info: Any,
+        in_dims: Any,
+        layers: Dense,
+        names: tuple[str, ...],
+        lr: float,
+        squared: bool,
+        every: tuple[str, ...],
+        *tensors: Any,
     ) -> tuple[Tensor, None]:
         ready: list[Any] = [
             t if t is None else t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
-            for t, d in zip(tensors, in_dims[4:], strict=True)
+            for t, d in zip(tensors, in_dims[5:], strict=True)
         ]
         x, y, w, *theta = ready
-        step(layers, dict(zip(every, theta, strict=True)), names, lr, x, y, w)
+        step(layers, dict(zip(every, theta, strict=True)), names, lr, x, y, w, squared=squared)
         return x.new_zeros(()), None

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from clusterfl.data.population import Population
+from clusterfl.errors import DataError
 
 
 def draw_labels(population: Population, path: Path, limit: int = 100) -> None:
     """Writes the picture; clients are ordered by their true cluster where it is known."""
     from matplotlib.figure import Figure
 
+    if population.regression:
+        raise DataError("a picture of labels should be asked for where targets are classes, not numbers")
     n = len(population.train)
     order = list(range(n)) if population.truth is None else np.argsort(population.truth.numpy(), kind="stable").tolist()
     order = order[:limit]

@@ -15,6 +15,7 @@ import numpy as np
 
 from clusterfl.errors import DataError
 from clusterfl.report.svg import Unit
+from clusterfl.scores import told
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,8 @@ def _metric(place: Path, name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def metric_of(summary: dict[str, Any]) -> Metric:
     """The metric that the summary names; accuracy where it names none."""
-    return Metric(str(summary.get("metric") or "accuracy"), summary.get("better", "higher") == "higher")
+    found = told({k: v for k, v in summary.items() if v is not None})
+    return Metric(found.name, found.better == "higher")
 
 
 def unfinished(
@@ -222,13 +224,16 @@ def unfinished(
     last = records[-1]
     n = len(last.assign)
     done = [r for r in records if r.measured]
-    row: dict[str, Any] = next((r for r in reversed(rows) if r.get("accuracy_mean") is not None), {})
+    metric = metric_of({"metric": next(iter(done[-1].scores)) if done else None})
+    row: dict[str, Any] = next((r for r in reversed(rows) if r.get(metric.key) is not None), {})
     so_far = {
         "method": config.get("method", {}).get("name"),
         "seed": config.get("seed", 0),
         "rounds": last.round,
         "clients": n,
-        "accuracy_mean": row.get("accuracy_mean"),
+        "metric": metric.name,
+        "better": "higher" if metric.higher else "lower",
+        metric.key: row.get(metric.key),
         "ari": row.get("ari"),
         "nmi": row.get("nmi"),
         "clusters_found": len(last.assign.unique()),
@@ -238,7 +243,7 @@ def unfinished(
         "seconds": sum(r.seconds for r in records),
         "data": config.get("data", {}).get("source", ""),
     }
-    values = np.stack([r.accuracy.numpy() for r in done]) if done else np.zeros((0, n))
+    values = np.stack([r.score(metric.name).numpy() for r in done]) if done else np.zeros((0, n))
     return Run(
         place,
         config,
@@ -247,7 +252,7 @@ def unfinished(
         rows,
         list(names) or [str(i) for i in range(n)],
         [],
-        Metric(),
+        metric,
         np.array([r.round for r in records]),
         np.stack([r.assign.numpy() for r in records]).astype(np.int32),
         np.array([r.round for r in done], dtype=int),

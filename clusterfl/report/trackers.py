@@ -25,14 +25,15 @@ from clusterfl.runs.results import round_row
 
 def scalars(moment: Moment) -> dict[str, float]:
     """All numbers of a round by name; what was not measured is not there."""
-    row = round_row(moment.record, moment.population)
+    row = round_row(moment.record, moment.population, moment.metric)
     logged: dict[str, Any] = row.pop("logged")
     row.pop("round")
     found = {name: value for name, value in row.items() if value is not None}
-    for k, (mean, size) in by_cluster(moment.record).items() if moment.method.clustered else ():
+    clusters = by_cluster(moment.record, moment.metric.name) if moment.method.clustered else {}
+    for k, (mean, size) in clusters.items():
         found[f"cluster_{k}/clients"] = size
         if math.isfinite(mean):
-            found[f"cluster_{k}/accuracy_mean"] = mean
+            found[f"cluster_{k}/{moment.metric.name}_mean"] = mean
     found |= {f"logged/{name}": value for name, value in logged.items() if value is not None}
     return {name: float(value) for name, value in found.items()}
 

@@ -13,7 +13,7 @@ from clusterfl.config.tables import Table
 from clusterfl.data.population import Population
 from clusterfl.errors import ConfigError
 from clusterfl.loop import Outcome
-from clusterfl.metrics import Accuracy, bottom_rounds, clustering, top_rounds
+from clusterfl.metrics import Figures, bottom_rounds, clustering, top_rounds
 from clusterfl.reproduce.spec import METRICS, Cell
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.results import plain, summary
@@ -47,7 +47,7 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
     told = summary(config, population, outcome)
     sizes = population.train.sizes[: population.clients]
     measured = [r for r in outcome.records[1:] if r.measured]
-    told["accuracy_top5_weighted"] = top_rounds([Accuracy.of(r.accuracy, sizes).weighted for r in measured])
+    told["accuracy_top5_weighted"] = top_rounds([Figures.of(r.accuracy, sizes).weighted for r in measured])
     told["accuracy_bottom5_rounds"] = bottom_rounds([r.accuracy for r in measured])
     asked = cell.config()
     return plain(

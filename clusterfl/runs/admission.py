@@ -78,12 +78,14 @@ def admit(
                     tree = {n: t.contiguous() for n, t in row(models, j).items()}
                     save_file(tree, Path(out) / f"{file_name(population.names[i])}.safetensors")
         spent = engine.spent()
-    known = {} if scores is None else {j: a for j, a in enumerate(scores.accuracy.tolist()) if scores.samples[j] > 0}
+    metric = engine.task.metric
+    values = [] if scores is None else scores.of(metric.name).tolist()
+    known = {} if scores is None else {j: v for j, v in enumerate(values) if scores.samples[j] > 0}
     truth = population.truth
     clients = {
         population.names[i]: {
             "cluster": int(served.index[j]),
-            "accuracy": known.get(j),
+            metric.name: known.get(j),
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
         }
@@ -92,7 +94,9 @@ def admit(
     return {
         "method": method.name,
         "round": snapshot.round,
-        "accuracy_mean": sum(known.values()) / len(known) if known else None,
+        "metric": metric.name,
+        "better": metric.better,
+        f"{metric.name}_mean": sum(known.values()) / len(known) if known else None,
         "privacy": None if spent is None else asdict(spent),
         "clients": clients,
         "notes": list(population.notes) if data is not None else [],
@@ -153,4 +157,6 @@ def read_newcomers(config: Config, data: str, card: dict[str, Any] | None) -> Po
     )
     key = keys.fold_in(keys.key(config.seed), "newcomers")
     with naming("data"):
-        return build(natural, key, classes=None if card is None else classes_of(card))
+        numbers = config.task.regression
+        classes = None if numbers or card is None else classes_of(card)
+        return build(natural, key, regression=numbers, classes=classes)

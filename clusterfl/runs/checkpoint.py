@@ -28,7 +28,7 @@ from clusterfl.runs.files import append, read_bounded, write_whole
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 LARGEST = 1 << 36  # bytes of a checkpoint: a file larger than this is none
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from clusterfl.config import Config, tables
 from clusterfl.data.population import Population
 from clusterfl.loop import Callback
-from clusterfl.metrics import bytes_to_accuracy
+from clusterfl.metrics import bytes_to_reach
 from clusterfl.runs.folder import config_of, same_run
 from clusterfl.runs.run import carry_out
+from clusterfl.scores import ACCURACY, Metric, told
 
 FIGURES = (
     "accuracy_mean",
@@ -73,16 +74,20 @@ def compare(
                 summary = finished(place, one)
                 assert summary is not None, "a run that has ended has a summary"
             if reach is not None:
-                summary[REACHED] = spent_until(reach, place)
+                metric = told(summary)
+                summary[metric.key(REACHED)] = spent_until(reach, place, metric)
             summaries[name].append(summary)
     first = next(iter(summaries.values()))[0]
+    metric = told(first)
     return {
         "data": first["data"],
+        "metric": metric.name,
+        "better": metric.better,
         "rounds": base.rounds,
         "seeds": list(seeds),
         "attack": tables.write(base.attack) if base.attack.on else None,
         "reach": reach,
-        "methods": [row(name, runs, figures(reach)) for name, runs in summaries.items()],
+        "methods": [row(name, runs, figures(reach, metric)) for name, runs in summaries.items()],
     }
 
 
@@ -101,18 +106,19 @@ def finished(folder: Path, config: Config) -> dict[str, Any] | None:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return summary if {*FIGURES, "seed", "k", "assignments"} <= summary.keys() else None
+    return summary if {*figures(None, told(summary)), "seed", "k", "assignments"} <= summary.keys() else None
 
 
-def spent_until(level: float, folder: Path) -> int | None:
-    """Bytes up and down until the mean accuracy over clients first was at least ``level``; None: never."""
+def spent_until(level: float, folder: Path, metric: Metric = ACCURACY) -> int | None:
+    """Bytes up and down until the mean over clients first was as good as ``level``; None: never."""
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
-    means = [math.nan if r["accuracy_mean"] is None else r["accuracy_mean"] for r in rounds]
-    return bytes_to_accuracy(level, means, [r["bytes_up"] + r["bytes_down"] for r in rounds])
+    means = [math.nan if (mean := r[metric.key("accuracy_mean")]) is None else mean for r in rounds]
+    return bytes_to_reach(level, means, [r["bytes_up"] + r["bytes_down"] for r in rounds], metric)
 
 
-def figures(reach: float | None) -> tuple[str, ...]:
-    return FIGURES if reach is None else (*FIGURES, REACHED)
+def figures(reach: float | None, metric: Metric = ACCURACY) -> tuple[str, ...]:
+    names = FIGURES if reach is None else (*FIGURES, REACHED)
+    return tuple(metric.key(name) for name in names)
 
 
 def row(name: str, runs: list[dict[str, Any]], names: Sequence[str] = FIGURES) -> dict[str, Any]:

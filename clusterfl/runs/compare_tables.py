@@ -8,31 +8,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterfl.runs.compare import REACHED, figures
+from clusterfl.scores import Metric, label, told
 
 HEAD = ("method", "accuracy", "worst 5", "ARI", "clusters", "settled", "unseen", "MB up", "MB down", "seconds")
 ATTACKED = ("method", "honest", "worst cluster", "ARI honest", "clusters", "rejected", "MB up", "MB down", "seconds")
 
 
 def head(result: dict[str, Any]) -> list[str]:
-    names = list(ATTACKED if result["attack"] else HEAD)
-    return names if result["reach"] is None else [*names, f"MB to {100 * result['reach']:g} %"]
+    metric, reach = told(result), result["reach"]
+    names = [label(metric.name) if name == "accuracy" else name for name in (ATTACKED if result["attack"] else HEAD)]
+    if reach is None:
+        return names
+    return [*names, f"MB to {100 * reach:g} %" if metric.percent else f"MB to {label(metric.name)} {reach:g}"]
 
 
 def cells(entry: dict[str, Any], result: dict[str, Any]) -> list[str]:
-    line = _cells(entry, attacked=bool(result["attack"]))
-    return line if result["reach"] is None else [*line, reached(entry)]
+    line = _cells(entry, told(result), attacked=bool(result["attack"]))
+    return line if result["reach"] is None else [*line, reached(entry, told(result).key(REACHED))]
 
 
-def reached(entry: dict[str, Any]) -> str:
+def reached(entry: dict[str, Any], name: str = REACHED) -> str:
     """The traffic of the seeds that got there, and how many those are where it is not all."""
-    got, there = entry[REACHED], sum(run[REACHED] is not None for run in entry["runs"])
+    got, there = entry[name], sum(run[name] is not None for run in entry["runs"])
     if got is None:
         return "-"
     some = "" if there == len(entry["runs"]) else f" ({there} of {len(entry['runs'])})"
     return f"{got['mean'] * 1e-6:.2f} ± {got['std'] * 1e-6:.2f}{some}"
 
 
-def _cells(entry: dict[str, Any], *, attacked: bool) -> list[str]:
+def _cells(entry: dict[str, Any], metric: Metric, *, attacked: bool) -> list[str]:
+    def score(figure: str) -> str:
+        return pair(metric.key(figure), 100 if metric.percent else 1.0, 2 if metric.percent else 3)
+
     def pair(figure: str, scale: float = 1.0, digits: int = 2) -> str:
         got = entry[figure]
         return "-" if got is None else f"{got['mean'] * scale:.{digits}f} ± {got['std'] * scale:.{digits}f}"
@@ -43,8 +50,8 @@ def _cells(entry: dict[str, Any], *, attacked: bool) -> list[str]:
     if attacked:
         return [
             entry["method"],
-            pair("accuracy_honest", 100),
-            pair("accuracy_worst_cluster", 100),
+            score("accuracy_honest"),
+            score("accuracy_worst_cluster"),
             pair("ari_honest"),
             pair("clusters_found", digits=1),
             pair("rejected", digits=1),
@@ -54,12 +61,12 @@ def _cells(entry: dict[str, Any], *, attacked: bool) -> list[str]:
         ]
     return [
         entry["method"],
-        pair("accuracy_mean", 100),
-        pair("accuracy_bottom5", 100),
+        score("accuracy_mean"),
+        score("accuracy_bottom5"),
         pair("ari"),
         pair("clusters_found", digits=1),
         pair("settled", digits=1),
-        pair("unseen_accuracy", 100),
+        score("unseen_accuracy"),
         mean("bytes_up", 1e-6),
         mean("bytes_down", 1e-6),
         pair("seconds", digits=1),
@@ -95,7 +102,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 def as_csv(result: dict[str, Any]) -> str:
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    names = figures(result["reach"])
+    names = figures(result["reach"], told(result))
     out.writerow(["method", *(f"{figure}_{part}" for figure in names for part in ("mean", "std"))])
     for entry in result["methods"]:
         pairs = [entry[figure] or {"mean": "", "std": ""} for figure in names]

@@ -41,6 +41,7 @@ def readings(population: Population) -> dict[str, Any]:
         "feature_names": None if columns is None else list(columns),
         "pixels": None if pixels is None else {"white": pixels[0], "scaled": pixels[1]},
         "classes": population.classes,
+        "outputs": population.outputs,
         "class_names": None if names is None else list(names),
     }
 

@@ -91,10 +91,11 @@ def load_modules(folder: str | Path) -> dict[int, nn.Module]:
     try:
         model = ModelConfig.read(manifest["model"])
         shape, classes = tuple(manifest["input_shape"]), manifest["classes"]
+        outputs = manifest.get("outputs", classes)
         modules: dict[int, nn.Module] = {}
         for k, tree in trees.items():
             with torch.device("meta"):  # no memory for weights until the file's own are there
-                module = build_model(model.name, shape, classes, **model.params)
+                module = build_model(model.name, shape, outputs, regression=not classes, **model.params)
             module.load_state_dict(tree, assign=True)
             modules[k] = module.eval()
     except (ClusterflError, RuntimeError, TypeError, ValueError, ArithmeticError) as e:

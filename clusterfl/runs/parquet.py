@@ -17,16 +17,17 @@ from clusterfl.runs.files import write_whole
 
 
 def metrics_table(outcome: Outcome, population: Population) -> pa.Table:
-    """One row per round, client and metric; unseen clients have ``unseen_accuracy`` after the last round."""
+    """One row per round, client and metric; unseen clients have ``unseen_accuracy`` after the last round, or of
+    whatever the main metric is."""
     parts: list[tuple[int, Tensor, Tensor, str, Tensor]] = []
     for r in outcome.records:
         ids = torch.arange(len(r.assign))
         if r.measured:
-            parts += [(r.round, ids, r.assign, "accuracy", r.accuracy), (r.round, ids, r.assign, "loss", r.loss)]
+            parts += [(r.round, ids, r.assign, name, values) for name, values in r.scores.items()]
     if outcome.unseen is not None and outcome.unseen_assign is not None:
         ids = population.clients + torch.arange(len(outcome.unseen))
         last = outcome.records[-1].round
-        parts.append((last, ids, outcome.unseen_assign, "unseen_accuracy", outcome.unseen))
+        parts.append((last, ids, outcome.unseen_assign, outcome.metric.key("unseen_accuracy"), outcome.unseen))
     return pa.table(
         {
             "round": pa.array([r for r, ids, *_ in parts for _ in ids], pa.int64()),

@@ -17,10 +17,11 @@ from rich.table import Table
 from clusterfl.loop import Callback, Moment, Record
 from clusterfl.runs.results import round_row
 from clusterfl.runs.terminal import chart, clusters
+from clusterfl.scores import label
 
 
 class Display(Protocol):
-    """Is told about each round; ``row`` is its line of rounds.jsonl."""
+    """Is told about each round; ``row`` is its line of rounds.jsonl, and the name of its main ``metric``."""
 
     def start(self, label: str, rounds: int) -> None: ...
 
@@ -45,7 +46,7 @@ class Lines:
         self.label, self.rounds, self.began = label, rounds, time.monotonic()
 
     def update(self, row: dict[str, Any]) -> None:
-        if row["accuracy_mean"] is None:
+        if main_of(row) is None:
             return
         done, spent = row["round"], time.monotonic() - self.began
         left = timedelta(seconds=round(spent / done * (self.rounds - done))) if done else "?"
@@ -61,6 +62,7 @@ class Live:
         self.task = progress.add_task("", total=None, round="", figures="")
         self.figures, self.means = "", list[float]()
         self.by_cluster: dict[int, tuple[float, int]] = {}
+        self.metric = "accuracy"
 
     def start(self, label: str, rounds: int) -> None:
         self.figures, self.means, self.by_cluster = "", [], {}
@@ -68,9 +70,10 @@ class Live:
         self.rounds = rounds
 
     def update(self, row: dict[str, Any]) -> None:
-        if row["accuracy_mean"] is not None:
-            self.figures = figures(row)
-            self.means.append(row["accuracy_mean"])
+        main = main_of(row)
+        if main is not None:
+            self.figures, self.metric = figures(row), row.get("metric", "accuracy")
+            self.means.append(main)
             self.by_cluster = row.get("by_cluster", {})
         at = f"{row['round']}/{self.rounds}"
         self.progress.update(self.task, completed=row["round"], round=at, figures=self.figures)
@@ -79,7 +82,7 @@ class Live:
         if not self.pictures or len(self.means) < 2:
             return self.progress
         below = Table.grid(padding=(0, 4))
-        below.add_row(chart(self.means, "mean accuracy"), clusters(self.by_cluster))
+        below.add_row(chart(self.means, f"mean {label(self.metric)}"), clusters(self.by_cluster))
         return Group(self.progress, "", below)
 
 
@@ -120,23 +123,31 @@ class Progress(Callback):
         self.on_round(moment)
 
     def on_round(self, moment: Moment) -> None:
-        row = round_row(moment.record, moment.population)
-        self.display.update({**row, "by_cluster": by_cluster(moment.record)})
+        row = round_row(moment.record, moment.population, moment.metric)
+        clusters = by_cluster(moment.record, moment.metric.name)
+        self.display.update({**row, "metric": moment.metric.name, "by_cluster": clusters})
 
 
-def by_cluster(record: Record) -> dict[int, tuple[float, int]]:
-    """The mean accuracy of each cluster's clients, as far as it was measured, and how many they are."""
-    known = ~record.accuracy.isnan()
+def by_cluster(record: Record, metric: str = "accuracy") -> dict[int, tuple[float, int]]:
+    """The mean main metric of each cluster's clients, as far as it was measured, and how many they are."""
+    values = record.score(metric)
+    known = ~values.isnan()
     sizes, measured = record.assign.bincount(), record.assign[known].bincount(minlength=int(record.assign.max()) + 1)
-    totals = record.assign[known].bincount(record.accuracy[known], minlength=len(sizes))
+    totals = record.assign[known].bincount(values[known], minlength=len(sizes))
     means = (totals / measured).tolist()  # NaN where nobody was measured
     return {k: (means[k], size) for k, size in enumerate(sizes.tolist()) if size}
+
+
+def main_of(row: dict[str, Any]) -> float | None:
+    """The main metric of a round; None where it was not measured."""
+    mean: float | None = row[f"{row.get('metric', 'accuracy')}_mean"]
+    return mean
 
 
 def figures(row: dict[str, Any]) -> str:
     ari = "" if row["ari"] is None else f"ARI {row['ari']:.2f}  "
     return (
-        f"accuracy {row['accuracy_mean']:.3f}  {ari}clusters {row['clusters']}  "
+        f"{label(row.get('metric', 'accuracy'))} {main_of(row):.3f}  {ari}clusters {row['clusters']}  "
         f"{size(row['bytes_up'] + row['bytes_down'])}"
     )
 

@@ -23,6 +23,7 @@ from clusterfl.runs.data_card import write_data_card
 from clusterfl.runs.files import append, write_whole
 from clusterfl.runs.model_files import write_models
 from clusterfl.runs.parquet import assignments_table, metrics_table, write_table
+from clusterfl.scores import ACCURACY, Metric
 
 
 def write_run(folder: Path, config: Config, population: Population, outcome: Outcome) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
     (folder / "summary.json").unlink(missing_ok=True)
     write_whole(folder / "config.toml", config.toml().encode())
     write_data_card(folder, config, population)
-    lines = [json.dumps(round_row(r, population)) + "\n" for r in outcome.records]
+    lines = [json.dumps(round_row(r, population, outcome.metric)) + "\n" for r in outcome.records]
     write_whole(folder / "rounds.jsonl", "".join(lines).encode())
     write_table(folder / "metrics.parquet", metrics_table(outcome, population))
     write_table(folder / "assignments.parquet", assignments_table(outcome.records, population))
@@ -44,8 +45,8 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
 class RoundsFile:
     """``rounds.jsonl`` as it grows: one line a round, there as soon as the round is over."""
 
-    def __init__(self, folder: Path, population: Population) -> None:
-        self.path, self.population = folder / "rounds.jsonl", population
+    def __init__(self, folder: Path, population: Population, metric: Metric = ACCURACY) -> None:
+        self.path, self.population, self.metric = folder / "rounds.jsonl", population, metric
 
     def restart(self, records: Sequence[Record]) -> None:
         """Only the rounds of a run that is taken up again."""
@@ -55,18 +56,19 @@ class RoundsFile:
         append(self.path, self._line(record).encode(), sync=False)  # a resume writes it anew
 
     def _line(self, record: Record) -> str:
-        return json.dumps(round_row(record, self.population)) + "\n"
+        return json.dumps(round_row(record, self.population, self.metric)) + "\n"
 
 
-def round_row(record: Record, population: Population) -> dict[str, Any]:
+def round_row(record: Record, population: Population, metric: Metric = ACCURACY) -> dict[str, Any]:
     """A line of ``rounds.jsonl``."""
-    known = ~record.accuracy.isnan()
+    main = record.score(metric.name)
+    known = ~main.isnan()
     truth = population.at(record.round).truth
     right = None if truth is None else clustering(record.assign, truth[: len(record.assign)])
     return plain(
         {
             "round": record.round,
-            "accuracy_mean": float(record.accuracy[known].mean()),
+            metric.key("accuracy_mean"): float(main[known].mean()),
             "loss_mean": float(record.loss[known].mean()),
             "ari": right and right.ari,
             "nmi": right and right.nmi,
@@ -90,22 +92,25 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
     assign = outcome.records[-1].assign.tolist()
     admitted = [] if outcome.unseen_assign is None else outcome.unseen_assign.tolist()
     seen, joined = population.names[: population.clients], population.names[population.clients :]
-    return plain(
+    found = plain(
         {
             "method": outcome.method.name,
             "seed": config.seed,
             "rounds": outcome.records[-1].round,
             "clients": population.clients,
             "k": outcome.served.k,
-            "accuracy_mean": outcome.accuracy.mean,
-            "accuracy_weighted": outcome.accuracy.weighted,
-            "accuracy_std": outcome.accuracy.std,
-            "accuracy_bottom5": outcome.accuracy.bottom5,
+            "metric": outcome.metric.name,
+            "better": outcome.metric.better,
+            "accuracy_mean": outcome.score.mean,
+            "accuracy_weighted": outcome.score.weighted,
+            "accuracy_std": outcome.score.std,
+            "accuracy_bottom5": outcome.score.bottom5,
             "accuracy_top5_rounds": outcome.top5_rounds,
             "global_accuracy": outcome.global_accuracy,
             "global_weighted": outcome.global_weighted,
             "f1_micro": outcome.f1.weighted,
             "f1_macro": outcome.f1.mean,
+            "metrics": {name: dataclasses.asdict(figures) for name, figures in outcome.figures.items()},
             "ari": right and right.ari,
             "nmi": right and right.nmi,
             "matched": right and right.matched,
@@ -123,7 +128,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "seconds": outcome.seconds,
             "rejected": sum(r.rejected for r in outcome.records),
             "rounds_lost": sum(r.lost for r in outcome.records),
-            **under_attack(config, population, outcome.records[-1]),
+            **under_attack(config, population, outcome.records[-1], outcome.metric),
             "privacy": None if outcome.spent is None else dataclasses.asdict(outcome.spent),
             "data": population.name,
             "data_sha256": population.digest,
@@ -134,26 +139,27 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "per_client": per_client(population, outcome),
         }
     )
+    return {outcome.metric.key(name): value for name, value in found.items()}
 
 
 def per_client(population: Population, outcome: Outcome) -> dict[str, dict[str, Any]]:
     """What each client, unseen ones included, holds, uses and gets from it, by name."""
     last, truth = outcome.records[-1], population.at(outcome.records[-1].round).truth
-    clusters, accuracy = last.assign.tolist(), last.accuracy.tolist()
+    clusters, scores = last.assign.tolist(), last.score(outcome.metric.name).tolist()
     if outcome.unseen is not None and outcome.unseen_assign is not None:
-        clusters, accuracy = clusters + outcome.unseen_assign.tolist(), accuracy + outcome.unseen.tolist()
+        clusters, scores = clusters + outcome.unseen_assign.tolist(), scores + outcome.unseen.tolist()
     missing = len(population.names) - len(clusters)
     return {
         name: {
             "cluster": cluster,
-            "accuracy": right,
+            outcome.metric.name: score,
             "train": int(population.train.sizes[i]),
             "test": int(population.test.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
             "unseen": i >= population.clients,
         }
-        for i, (name, cluster, right) in enumerate(
-            zip(population.names, clusters + [None] * missing, accuracy + [None] * missing, strict=True)
+        for i, (name, cluster, score) in enumerate(
+            zip(population.names, clusters + [None] * missing, scores + [None] * missing, strict=True)
         )
     }
 
@@ -163,20 +169,21 @@ def settled(records: Sequence[Record]) -> int:
     return max((r.round for r in records if r.moved > 0), default=0)
 
 
-def under_attack(config: Config, population: Population, last: Record) -> dict[str, Any]:
+def under_attack(config: Config, population: Population, last: Record, metric: Metric) -> dict[str, Any]:
     """Who lied, and how the others fared: on the whole, in the true cluster that fared worst, and in ARI."""
     liars = config.attackers(population)
     honest = torch.ones(population.clients, dtype=torch.bool)
     honest[liars] = False
     truth = population.at(last.round).truth
     groups = last.assign if truth is None else truth[: population.clients]
-    known = honest & ~last.accuracy.isnan()
-    means = [float(last.accuracy[known & (groups == k)].mean()) for k in groups[known].unique()]
+    score = last.score(metric.name)
+    known = honest & ~score.isnan()
+    means = [float(score[known & (groups == k)].mean()) for k in groups[known].unique()]
     right = None if truth is None else clustering(last.assign[honest], groups[honest])
     return {
         "attackers": [population.names[i] for i in liars.tolist()],
-        "accuracy_honest": float(last.accuracy[known].mean()),
-        "accuracy_worst_cluster": min(means, default=math.nan),
+        "accuracy_honest": float(score[known].mean()),
+        "accuracy_worst_cluster": metric.worst(means),
         "ari_honest": right and right.ari,
     }
 

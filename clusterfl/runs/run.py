@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import clusterfl
 from clusterfl.config import GIVEN, CheckpointConfig, Config, ModelConfig
+from clusterfl.config.task import TaskConfig
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
 from clusterfl.engines.config import EngineConfig, EngineName
@@ -87,12 +89,13 @@ def run(
 ) -> Outcome:
     """Trains a method on a population and measures it.
 
-    Either a config says what to do, or a population, a model (any module that maps a batch to logits, a
-    :class:`Task` for another loss, or a name of ``clusterfl models``) and a method do. With ``out`` the run lives in
-    that folder as on the command line: its config from the first second, a checkpoint each round, its results at the
-    end; ``resume`` goes on where an earlier run was stopped, to the same bits, and starts one where there is none.
-    ``callbacks`` are told of each round and may end the run by raising ``Stop``. ``start="given"`` trains on from the
-    module's own weights, those of a pretrained model, rather than from fresh ones.
+    Either a config says what to do, or a population, a model (any module that maps a batch to logits, or to
+    numbers where targets are numbers; a :class:`Task` for another loss; or a name of ``clusterfl models``)
+    and a method do. With ``out`` the run lives in that folder as on the command line: its config from the first second,
+    a checkpoint each round, its results at the end; ``resume`` goes on where an earlier run was stopped, to the same
+    bits, and starts one where there is none. ``callbacks`` are told of each round and may end the run by raising
+    ``Stop``. ``start="given"`` trains on from the module's own weights, those of a pretrained model, rather than from
+    fresh ones.
     """
     population: Population | None = None
     task: Task | None = None
@@ -102,13 +105,9 @@ def run(
         if model is None or method is None:
             raise TypeError("run(population, model, method) should be given all three")
         population = what
-        task = (
-            model
-            if isinstance(model, Task)
-            else None
-            if isinstance(model, str)
-            else Task(model, what.classes, start=start)
-        )
+        task = None
+        if not isinstance(model, str):
+            task = model if isinstance(model, Task) else task_of(model, what.classes, start)
         config = describe(population, model if isinstance(model, str) else task, method, **settings)
     folder = None if out is None else Path(out)
     done = carry_out(config, population, task, out=folder, resume=resume, force=force, callbacks=callbacks)
@@ -128,8 +127,10 @@ def describe(
 ) -> Config:
     """The config of a run whose data, and whose model unless it is named, come from Python."""
     named = ModelConfig.read({"name": model}) if isinstance(model, str) else None
+    numbers = named is not None and population.regression
     return Config(
         **schedule,
+        task=TaskConfig(loss="mse") if numbers else TaskConfig(),
         data=DataConfig(source=GIVEN, clients=population.clients, unseen=population.unseen),
         model=named or ModelConfig(GIVEN, {"sha256": digest_of(model)}),  # type: ignore[arg-type]
         local=local_of(method),
@@ -139,6 +140,11 @@ def describe(
         attack=attack or AttackConfig(),
         privacy=privacy or PrivacyConfig(),
     )
+
+
+def task_of(module: nn.Module, classes: int, start: Literal["fresh", "given"] = "fresh") -> Task:
+    """What a bare module learns: cross-entropy of classes, squared errors of numbers (no classes)."""
+    return Task(module, classes, start=start) if classes else Task(module, loss="mse", start=start)
 
 
 def local_of(method: Method[Any]) -> SGD:
@@ -153,7 +159,9 @@ def digest_of(task: Task) -> str:
     """SHA-256 of a model's layers, shapes and loss, and of its weights where training starts from them: equal digests
     are the same learning problem."""
     shapes = [(n, tuple(t.shape), str(t.dtype)) for n, t in task.module.state_dict().items()]
-    what = (repr(task.module), shapes, task.classes, getattr(task.per_sample, "__qualname__", ""))
+    loss = task.per_sample
+    named = repr(loss) if is_dataclass(loss) else getattr(loss, "__qualname__", "")
+    what = (repr(task.module), shapes, task.classes, named)
     found = hashlib.sha256(repr(what).encode())
     if task.start == "given":
         for tensor in task.module.state_dict().values():
@@ -248,7 +256,7 @@ class Saving(Callback):
         self.checkpoints = Checkpoints(
             folder, setup.config.checkpoint, config=config, data=data, version=clusterfl.__version__
         )
-        self.rounds = RoundsFile(folder, setup.population)
+        self.rounds = RoundsFile(folder, setup.population, setup.task.metric)
         private = wrapper_of(simulation.engine, Private)  # type: ignore[arg-type]
         if private is not None:
             name = hashlib.sha256(f"{config} {data}".encode()).hexdigest()

@@ -20,6 +20,7 @@ from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
 from clusterfl.errors import ClientError, ConfigError
 from clusterfl.loop import Schedule, Simulation
+from clusterfl.method import check_targets
 from clusterfl.models import build_model
 from clusterfl.task import Task
 
@@ -69,6 +70,14 @@ def check_sampling(config: Config) -> None:
         )
 
 
+def check_task(task: Task, population: Population) -> None:
+    """The task learns what the clients have."""
+    if task.regression != population.regression:
+        has = "numbers" if population.regression else f"{population.classes} classes"
+        right = "loss='mse'" if population.regression else f"classes={population.classes}"
+        raise ConfigError(f"task.classes={task.classes} should fit the clients' targets, which are {has}: use {right}")
+
+
 def check_module(task: Task, population: Population) -> None:
     """A caller's module takes these clients' samples and has an output for every class."""
     name, x = type(task.module).__name__, population.train.x[:2]
@@ -82,6 +91,8 @@ def check_module(task: Task, population: Population) -> None:
         raise ConfigError(
             f"model={name} should take samples of shape {tuple(x.shape[1:])} and type {kind}: {said}"
         ) from e
+    if population.regression:
+        return
     if outputs.dim() != 2 or outputs.shape[1] < population.classes:
         shape = tuple(outputs.shape[1:])
         raise ConfigError(f"model={name} should give {population.classes} outputs, one per class, but gives {shape}")
@@ -113,14 +124,25 @@ def prepare(
     check_sampling(config)
     if task is None:
         with naming("model"):
-            module = build_model(config.model.name, population.input_shape, population.classes, **config.model.params)
-        task = Task(module, population.classes)
+            params = config.model.params
+            module = build_model(
+                config.model.name,
+                population.input_shape,
+                population.outputs,
+                regression=population.regression,
+                **params,
+            )
+        with naming("task"):
+            task = config.task.of(module, population.classes)
     else:
         try:
             task.check_draws(population.train.x[:2])
         except ValueError as e:
             raise ConfigError(str(e)) from e
         check_module(task, population)
+    check_task(task, population)
+    with naming("method"):
+        check_targets(config.method, regression=task.regression)
     if population.indicators is not None:
         task = task.with_public(population.indicators[0])
     per_round = max(1, round(config.participation * population.clients))

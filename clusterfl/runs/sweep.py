@@ -14,6 +14,8 @@ from typing import Any
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError
 from clusterfl.runs.jobs import Cell, Ended, run_cells
+from clusterfl.scores import Metric
+from clusterfl.scores import told as told_metric
 
 LARGEST = 10_000  # runs of a sweep
 FIGURES = ("accuracy_mean", "accuracy_bottom5", "ari", "clusters_found", "bytes_up", "bytes_down", "seconds")
@@ -96,17 +98,19 @@ def sweep(
             failed.append({"settings": settings, "seed": ended.cell.config.seed, "error": ended.error})
         else:
             summaries[where[ended.cell.folder]].append(ended.summary)
-    rows = [row(point, sorted(runs, key=lambda s: s["seed"])) for point, runs in summaries.items() if runs]
-    rows.sort(key=lambda r: -(r["accuracy_mean"] or -math.inf))
-    return {"seeds": list(seeds), "points": rows, "failed": failed}
+    metric = told_metric(next((runs[0] for runs in summaries.values() if runs), {}))
+    rows = [row(point, sorted(runs, key=lambda s: s["seed"]), metric) for point, runs in summaries.items() if runs]
+    main = metric.key("accuracy_mean")
+    rows.sort(key=lambda r: math.inf if r[main] is None else -metric.sign * r[main])
+    return {"seeds": list(seeds), "metric": metric.name, "better": metric.better, "points": rows, "failed": failed}
 
 
-def row(point: Point, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def row(point: Point, runs: list[dict[str, Any]], metric: Metric) -> dict[str, Any]:
     """The means over seeds of one combination."""
     means = {}
-    for figure in FIGURES:
+    for figure in map(metric.key, FIGURES):
         values = [run[figure] for run in runs if run[figure] is not None]
         means[figure] = statistics.fmean(values) if values else None
-    spread = statistics.stdev(r["accuracy_mean"] for r in runs) if len(runs) > 1 else 0.0
+    spread = statistics.stdev(r[metric.key("accuracy_mean")] for r in runs) if len(runs) > 1 else 0.0
     settings = dict(text.split("=", 1) for text in point.settings)
-    return {"settings": settings, **means, "accuracy_seeds_std": spread, "runs": len(runs)}
+    return {"settings": settings, **means, metric.key("accuracy_seeds_std"): spread, "runs": len(runs)}

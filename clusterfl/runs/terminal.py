@@ -52,8 +52,9 @@ def chart(values: Sequence[float], name: str) -> Text:
 def clusters(by_cluster: Mapping[int, tuple[float, int]], width: int = 20) -> Table:
     """A bar for each cluster: the mean of its clients, and how many they are."""
     table = Table.grid(padding=(0, 1))
+    longest = max([1.0, *(mean for mean, _ in by_cluster.values() if math.isfinite(mean))])  # errors may be above 1
     for k, (mean, size) in sorted(by_cluster.items())[:CLUSTERS]:
-        full = round(width * min(max(mean, 0.0), 1.0)) if math.isfinite(mean) else 0
+        full = round(width * max(mean, 0.0) / longest) if math.isfinite(mean) else 0
         bar = Text("━" * full, style=COLOURS[k % len(COLOURS)]).append("━" * (width - full), style="grey30")
         table.add_row(
             f"cluster {k}", bar, f"{mean:.3f}" if math.isfinite(mean) else "-", Text(f"{size} clients", "dim")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,19 +31,25 @@ from clusterfl.tree import Tree, row, rows, vector
 
 EngineMaker = Callable[[Task, Population], BaseEngine]
 
+Kind = Literal["classification", "regression"]
+
 CLIENTS, UNSEEN, CLUSTERS, CLASSES, WIDTH = 12, 2, 2, 3, 6
 
 
-def small_task() -> Task:
+def small_task(kind: Kind = "classification") -> Task:
     """A small network with two layers, so that there is a body and a head."""
+    if kind == "regression":
+        return Task(nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, 1)), loss="mse")
     indicators = small_population().indicators
     module = nn.Sequential(nn.Linear(WIDTH, 8), nn.ReLU(), nn.Linear(8, CLASSES))
     return Task(module, CLASSES, public=None if indicators is None else indicators[0])
 
 
-def small_population(seed: int = 0, *, ragged: bool = True) -> Population:
-    """Two hidden groups: the same three blobs with labels in another order. Sizes differ if ``ragged``."""
-    key = keys.key(seed)
+def small_population(seed: int = 0, *, ragged: bool = True, kind: Kind = "classification") -> Population:
+    """Two hidden groups: the same three blobs with labels in another order, or two linear maps of the same inputs.
+    Sizes differ if ``ragged``."""
+    key, classes = keys.key(seed), CLASSES if kind == "classification" else 0
+    maps = keys.normal(keys.fold_in(key, "maps"), CLUSTERS, WIDTH)
     centers = 2.5 * keys.normal(keys.fold_in(key, "centers"), CLASSES, WIDTH)
     total = CLIENTS + UNSEEN
     truth = torch.arange(total) % CLUSTERS
@@ -55,10 +61,13 @@ def small_population(seed: int = 0, *, ragged: bool = True) -> Population:
             k = keys.fold_in(key, side, i)
             y = torch.arange(n) % CLASSES
             x = centers[y] + keys.normal(k, n, WIDTH)
-            parts.append((x, (y + int(truth[i])) % CLASSES))
+            if classes:
+                parts.append((x, (y + int(truth[i])) % CLASSES))
+            else:
+                parts.append((x / 3.0, x @ maps[truth[i]] / 9.0 + 0.1 * keys.normal(keys.fold_in(k, "noise"), n)))
         sides.append(Shards.from_parts(parts))
-    indicators = (centers + 0.1, torch.arange(CLASSES))
-    return Population(sides[0], sides[1], CLIENTS, CLASSES, name="small", truth=truth, indicators=indicators)
+    indicators = (centers + 0.1, torch.arange(CLASSES)) if classes else None
+    return Population(sides[0], sides[1], CLIENTS, classes, name="small", truth=truth, indicators=indicators)
 
 
 def play(
@@ -125,16 +134,18 @@ def assert_close(a: Any, b: Any, what: str, tolerance: float = 1e-5) -> None:
 def check_method(
     method: Method[Any],
     *,
+    kind: Kind = "classification",
     engines: Mapping[str, EngineMaker] | None = None,
     counterpart: Method[Any] | None = None,
     tolerance: float = 1e-5,
 ) -> None:
     """Raises AssertionError, with a sentence, where the method breaks a rule.
 
-    ``engines`` are compared with serial bit for bit, beside wire (a pool, say). ``counterpart`` is what the
-    method should equal, bit for bit, when it has one cluster; it is compared on the models they serve.
+    ``kind`` is what it learns on: classes, or numbers under squared errors. ``engines`` are compared with serial bit
+    for bit, beside wire (a pool, say). ``counterpart`` is what the method should equal, bit for bit, when it has one
+    cluster; it is compared on the models they serve.
     """
-    task, population = small_task(), small_population()
+    task, population = small_task(kind), small_population(kind=kind)
     ids = torch.arange(CLIENTS)
     serial = Serial(task, population)
     reference = play(method, serial)
@@ -172,12 +183,14 @@ def check_method(
     _check_admit(method, serial, reference)
     _check_blind(method, task, population, reference)
     if counterpart is not None:
-        check_same(method, counterpart)
+        check_same(method, counterpart, kind=kind)
 
 
-def check_same(method: Method[Any], counterpart: Method[Any], rounds: int = 2) -> None:
+def check_same(
+    method: Method[Any], counterpart: Method[Any], rounds: int = 2, *, kind: Kind = "classification"
+) -> None:
     """Two methods serve every client the same model, bit for bit."""
-    task, population, ids = small_task(), small_population(), torch.arange(CLIENTS)
+    task, population, ids = small_task(kind), small_population(kind=kind), torch.arange(CLIENTS)
     ours, other = (m.serve(play(m, Serial(task, population), rounds), ids) for m in (method, counterpart))
     for i in ids.tolist():
         mine, theirs = ({n: t[int(s.index[i])] for n, t in s.models.items()} for s in (ours, other))
@@ -337,7 +350,7 @@ def _check_cost(method: Method[Any], task: Task, population: Population, state: 
 def _check_blind(method: Method[Any], task: Task, population: Population, reference: Any) -> None:
     """Test data is for measuring alone: neither training nor a newcomer's place may depend on it."""
     test = population.test
-    other = Shards(-test.x, (test.y + 1) % CLASSES, test.rows, test.offsets)
+    other = Shards(-test.x, test.y + 1.0 if task.regression else (test.y + 1) % CLASSES, test.rows, test.offsets)
     engine = Serial(task, dataclasses.replace(population, test=other))
     assert_equal(reference, play(method, engine), f"{method.name}: with other test data")
     ids = torch.arange(CLIENTS, CLIENTS + UNSEEN)
@@ -358,4 +371,6 @@ def _check_admit(method: Method[Any], engine: BaseEngine, state: Any) -> None:
         return
     _check_served(method, served, ids)
     scores = evaluate(engine, method, served, ids, keys.key(12), 2)
-    assert bool(scores.accuracy.isfinite().all()), f"{method.name}: admitted clients should have scores"
+    assert bool(scores.of(engine.task.metric.name).isfinite().all()), (
+        f"{method.name}: admitted clients should have scores"
+    )

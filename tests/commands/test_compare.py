@@ -23,10 +23,10 @@ def test_compare_shows_the_honest_under_attack(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert "gaussian by 20% of the clients (spread)" in done.stdout
     assert "worst cluster" in done.stdout and "ARI honest" in done.stdout
-    found = json.loads((tmp_path / "t" / "compare.json").read_text())
+    found = json.loads((tmp_path / "t" / "compare.json").read_text(encoding="utf-8"))
     assert found["attack"]["kind"] == "gaussian"
     assert all(m["accuracy_honest"] and m["accuracy_worst_cluster"] for m in found["methods"])
-    assert (tmp_path / "t" / "table.md").read_text().startswith("| method | honest |")
+    assert (tmp_path / "t" / "table.md").read_text(encoding="utf-8").startswith("| method | honest |")
 
 
 def test_compare(tmp_path: Path) -> None:
@@ -36,18 +36,23 @@ def test_compare(tmp_path: Path) -> None:
     starts = [line.split()[0] for line in lines if line and line.split()[0] in METHODS]
     assert starts[:3] == ["local", "fedavg", "ifca"]
     assert any("±" in line for line in lines) and any("cluster 0:" in line for line in lines)
-    found = json.loads((tmp_path / "t" / "compare.json").read_text())
+    found = json.loads((tmp_path / "t" / "compare.json").read_text(encoding="utf-8"))
     assert found["seeds"] == [0, 1] and [m["method"] for m in found["methods"]] == ["local", "fedavg", "ifca"]
     ifca = found["methods"][2]
-    runs = [json.loads((tmp_path / f"t/runs/ifca-seed{s}/summary.json").read_text()) for s in (0, 1)]
+    runs = [json.loads((tmp_path / f"t/runs/ifca-seed{s}/summary.json").read_text(encoding="utf-8")) for s in (0, 1)]
     a, b = (run["accuracy_mean"] for run in runs)
     assert ifca["accuracy_mean"]["mean"] == pytest.approx((a + b) / 2)
     assert ifca["accuracy_mean"]["std"] == pytest.approx(abs(a - b) / 2**0.5)
     assert ifca["unseen_accuracy"]["mean"] == pytest.approx(sum(run["unseen_accuracy"] for run in runs) / 2)
     assert [r["seed"] for r in ifca["runs"]] == [0, 1]
-    table = (tmp_path / "t" / "table.md").read_text()
+    table = (tmp_path / "t" / "table.md").read_text(encoding="utf-8")
     assert table.startswith("| method |") and len(table.splitlines()) == 5
-    assert (tmp_path / "t" / "table.csv").read_text().splitlines()[0].startswith("method,accuracy_mean_mean,")
+    assert (
+        (tmp_path / "t" / "table.csv")
+        .read_text(encoding="utf-8")
+        .splitlines()[0]
+        .startswith("method,accuracy_mean_mean,")
+    )
     again = call(
         "compare", *SMALL, "--methods", "ifca", "--seeds", "0-1", "--out", "t", "--json", "--quiet", folder=tmp_path
     )
@@ -66,7 +71,7 @@ def test_compare_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     new = {f.parent.name: f.stat().st_mtime_ns for f in runs.glob("*/rounds.jsonl")}
     assert {name for name in old if new[name] != old[name]} == {"fedavg-seed0"}
     assert {"local-seed1", "fedavg-seed1", "ifca-seed1"} <= new.keys()
-    found = json.loads((tmp_path / "t" / "compare.json").read_text())
+    found = json.loads((tmp_path / "t" / "compare.json").read_text(encoding="utf-8"))
     assert [len(m["runs"]) for m in found["methods"]] == [2, 2, 2]
 
 
@@ -74,14 +79,14 @@ def test_compare_counts_bytes_to_an_accuracy(tmp_path: Path) -> None:
     asked = ["compare", *SMALL, "--methods", "ifca", "--seeds", "0-1", "--out", "t", "--quiet"]
     done = call(*asked, "--reach", "0.16", folder=tmp_path)
     assert done.exit_code == 0 and "MB to 16 %" in done.stdout, done.stderr
-    found = json.loads((tmp_path / "t" / "compare.json").read_text())
+    found = json.loads((tmp_path / "t" / "compare.json").read_text(encoding="utf-8"))
     assert found["reach"] == 0.16 and found["methods"][0]["bytes_to_accuracy"]["mean"] == 0.0  # local sends nothing
     for run in found["methods"][1]["runs"]:
-        lines = (tmp_path / f"t/runs/fedavg-seed{run['seed']}/rounds.jsonl").read_text().splitlines()
+        lines = (tmp_path / f"t/runs/fedavg-seed{run['seed']}/rounds.jsonl").read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines]
         there = [r["bytes_up"] + r["bytes_down"] for r in rows if r["accuracy_mean"] >= 0.16]
         assert run["bytes_to_accuracy"] == there[0] > 0
-    assert (tmp_path / "t" / "table.csv").read_text().splitlines()[0].endswith("bytes_to_accuracy_std")
+    assert (tmp_path / "t" / "table.csv").read_text(encoding="utf-8").splitlines()[0].endswith("bytes_to_accuracy_std")
 
     done = call(*asked, "--reach", "1", "--json", folder=tmp_path)
     never = json.loads(done.stdout)["methods"][1]
@@ -91,7 +96,10 @@ def test_compare_counts_bytes_to_an_accuracy(tmp_path: Path) -> None:
 
 def test_compare_gives_every_method_the_same_clients(tmp_path: Path) -> None:
     call("compare", *SMALL, "--methods", "ifca", "--seeds", "1", "--out", "t", "--quiet", folder=tmp_path)
-    digests = {json.loads(p.read_text())["data_sha256"] for p in (tmp_path / "t" / "runs").glob("*/summary.json")}
+    digests = {
+        json.loads(p.read_text(encoding="utf-8"))["data_sha256"]
+        for p in (tmp_path / "t" / "runs").glob("*/summary.json")
+    }
     assert len(digests) == 1
 
 

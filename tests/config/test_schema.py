@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfl.config import Config
+from clusterfl.errors import ConfigError
 from clusterfl.methods import IFCA
 from clusterfl.models import MODELS
 
@@ -79,3 +80,51 @@ def test_configs_come_back(table: dict[str, Any]) -> None:
     config = Config.parse(table)
     again = Config.parse(tomllib.loads(config.toml()))
     assert again == config and again.toml() == config.toml()
+
+
+def test_a_default_task_is_not_written_so_that_digests_stay() -> None:
+    """Runs of before there was a choice of loss, optimiser or schedule are still the same runs."""
+    assert Config().digest() == "d39b0b1e751561212efcb5de8eb9498cfc1264156dfc02f55196808331b7dab7"
+    assert "task" not in Config().table() and not {"optimizer", "schedule"} & Config().table()["local"].keys()
+    named = Config.parse({"task": {"loss": "cross-entropy"}, "local": {"optimizer": "sgd"}})
+    assert named == Config() and named.digest() == Config().digest()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"task": {"loss": "mse"}},
+        {"task": {"loss": "huber", "metric": "mae"}},
+        {"task": {"class_weights": [1.0, 2.5], "metric": "f1"}},
+        {"local": {"optimizer": "adam"}},
+        {"local": {"optimizer": {"name": "adamw", "beta2": 0.99}, "weight_decay": 0.01}},
+        {"local": {"schedule": {"name": "cosine", "rounds": 20, "warmup": 2}}},
+        {"local": {"schedule": "warm-up"}},
+        {"local": {"schedule": {"name": "step", "every": 3, "times": 0.5}}},
+    ],
+    ids=str,
+)
+def test_tasks_optimisers_and_schedules_come_back(table: dict[str, Any]) -> None:
+    config = Config.parse(table)
+    assert Config.parse(tomllib.loads(config.toml())) == config and config.digest() != Config().digest()
+    assert config.method.local == config.local  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"task": {"loss": "l2"}}, "task.loss='l2' should be one of 'cross-entropy', 'mse', 'mae', 'huber'"),
+        ({"task": {"loss": "mse", "metric": "accuracy"}}, "task.metric='accuracy' should be one of 'rmse'"),
+        ({"task": {"loss": "mse", "class_weights": [1.0]}}, "class_weights should come with loss='cross-entropy'"),
+        ({"local": {"optimizer": "adm"}}, "local.optimizer='adm' should be one of 'sgd', 'adam', 'adamw'"),
+        ({"local": {"optimizer": {"name": "adam", "beta1": 1}}}, "local.optimizer.beta1=1.* should be at least 0"),
+        ({"local": {"schedule": "linear"}}, "local.schedule='linear' should be one of 'warm-up', 'cosine', 'step'"),
+        (
+            {"task": {"loss": "mse"}, "method": {"name": "fcca"}},
+            "method.name='fcca' should be a method that needs no classes where targets are numbers: fcca learns a flow",
+        ),
+    ],
+)
+def test_what_cannot_be_learnt(table: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Config.parse(table)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 
 from clusterfl import keys
 from clusterfl.data import synthetic
 from clusterfl.data.scenario import DataConfig, build
-from clusterfl.errors import ConfigError
+from clusterfl.errors import ClusterflError, ConfigError, DataError
 
 from .made import KEY, made
 
@@ -79,3 +81,41 @@ def test_synthetic_pool_is_dealt_out_under_renamed_labels() -> None:
         scores[i] = [model.score(*population.test.of(j)) for j in range(6)]
     same = (population.truth[:, None] == population.truth).numpy()
     assert scores[same].min() > 0.75 and scores[~same].mean() < 0.5
+
+
+def test_planted_maps_are_found_by_least_squares() -> None:
+    """Clients of a cluster share a map, those of other clusters have another."""
+    config = DataConfig(source="linear-regression:12x2", clients=8, unseen=2, clusters=2, samples=60, noise=0.01)
+    population = build(config, KEY, regression=True)
+    assert population.regression and population.outputs == 2 and population.train.y.dtype == torch.float32
+    assert population.train.sizes.tolist() == [60] * 10 and population.test.sizes.tolist() == [15] * 10
+    assert population.truth is not None
+    fits = [np.linalg.lstsq(*(t.double().numpy() for t in population.train.of(i)), rcond=None)[0] for i in range(10)]
+    for i, j in itertools.combinations(range(10), 2):
+        same = population.truth[i] == population.truth[j]
+        assert (np.abs(fits[i] - fits[j]).max() < 0.05) == bool(same)
+    np.testing.assert_allclose(np.linalg.norm(fits[0], axis=0), 1.0, atol=0.02)
+    assert build(config, KEY, regression=True).digest == population.digest
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"source": "linear-regression:0"}, "should end in DIMS or DIMSxOUTPUTS"),
+        ({"source": "linear-regression", "split": "dirichlet", "alpha": 1.0}, "split='dirichlet' should be 'natural'"),
+        ({"source": "digits", "noise": 0.1}, "noise=0.1 should be unset"),
+        ({"source": "linear-regression", "noise": -1.0}, "noise=-1.0 should be at least 0"),
+        ({"source": "linear-regression", "shift": "swap_labels"}, "shift='swap_labels' goes by classes"),
+        ({"source": "linear-regression", "indicators": 3}, "indicators=3 goes by classes"),
+        ({"source": "linear-regression", "test": "balanced"}, "test='balanced' goes by classes"),
+        ({"source": "digits"}, "source='digits' should have targets that are numbers"),
+    ],
+)
+def test_what_numbers_cannot_be_asked(data: dict[str, Any], says: str) -> None:
+    with pytest.raises(ClusterflError, match=says):
+        build(DataConfig(**data), KEY, regression=True)
+
+
+def test_numbers_need_a_loss_of_numbers() -> None:
+    with pytest.raises(DataError, match=r"targets that are numbers: set loss = 'mse' in \[task\]"):
+        build(DataConfig(source="linear-regression"), KEY)

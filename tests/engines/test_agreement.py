@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
 from clusterfl.errors import ClientError
 from clusterfl.methods.fedavg import FedAvg
+from clusterfl.methods.fedprox import FedProx
+from clusterfl.parts.local import SGD
+from clusterfl.parts.optimizers import Adam, AdamW
+from clusterfl.parts.schedules import Cosine
+from clusterfl.task import Task
 from clusterfl.testing import assert_close, assert_equal, play, small_population, small_task
 from tests.engines.probe import IDS, RULE, Probe, cohort
 from tests.helpers import batch_norm_task
@@ -49,3 +55,35 @@ def test_batch_norm_buffers_travel_and_are_averaged_in_every_engine() -> None:
     assert_close(reference, play(method, Stacked(batch_norm_task(), population)), "stacked")
     assert int(reference.theta["1.num_batches_tracked"]) > 0
     assert float(reference.theta["1.running_mean"].abs().max()) > 0.0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SGD(lr=0.01, batch=5, epochs=2, optimizer=Adam(), weight_decay=0.01, clip=1.0),
+        SGD(lr=0.01, batch=5, steps=7, optimizer=AdamW(beta2=0.99), weight_decay=0.1, schedule=Cosine(4, warmup=1)),
+    ],
+    ids=["adam", "adamw"],
+)
+def test_adam_agrees_in_every_engine(rule: SGD, pool: Pool) -> None:
+    """Clients of one stack take different numbers of steps: a batch of padding leaves no trace in the moments."""
+    population, method = small_population(), FedProx(local=rule, mu=0.1)
+    reference = play(method, Serial(small_task(), population))
+    assert_equal(reference, play(method, Wire(small_task(), population)), "wire")
+    pool.set_states({})
+    assert_equal(reference, play(method, pool), "pool")
+    assert_close(reference, play(method, Stacked(small_task(), population)), "stacked", 1e-4)
+
+
+def test_class_weights_and_own_losses_agree_in_every_engine() -> None:
+    def task() -> Task:
+        net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        return Task(net, 3, class_weights=[1.0, 0.0, 5.0])
+
+    population, method = small_population(), FedAvg(local=RULE)
+    reference = play(method, Serial(task(), population))
+    assert_equal(reference, play(method, Wire(task(), population)), "wire")
+    with Pool(task(), population, workers=1) as pool:
+        assert_equal(reference, play(method, pool), "pool")
+    assert_close(reference, play(method, Stacked(task(), population)), "stacked")
+    assert not torch.equal(reference.theta["2.bias"], play(method, Serial(small_task(), population)).theta["2.bias"])

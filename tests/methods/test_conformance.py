@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from clusterfl import keys
 from clusterfl.engines import Pool, Stacked
 from clusterfl.engines.wrappers import Wrapper
-from clusterfl.method import Method
+from clusterfl.method import Method, check_targets
 from clusterfl.methods import (
     AWCFL,
     CFL,
@@ -60,6 +61,36 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize("name", METHODS)
 def test_conforms(name: str, pool: Pool) -> None:
     check_method(small_method(name), engines={"pool": lambda task, population: Shared(pool)})
+
+
+# of the others' procedures one of these has the like
+QUICK = {"local", "fedavg", "fedsgd", "fedper", "per-fedavg", "fedfomo", "fedem", "ifca", "fl-hc", "mcfl"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name, cls in METHODS.items()
+        if not cls.needs_classes
+    ],
+)
+def test_conforms_on_numbers(name: str) -> None:
+    check_method(small_method(name), kind="regression")
+
+
+def test_numbers_are_the_same_in_a_pool() -> None:
+    check_method(small_method("ifca"), kind="regression", engines={"pool": partial(Pool, workers=1)})
+
+
+def test_the_others_refuse_numbers() -> None:
+    """In one sentence that says why; around a method that refuses, so does its wrapper."""
+    names = {name for name, cls in METHODS.items() if cls.needs_classes}
+    assert names == {"md-icfl", "fedds", "feddsmic", "fcca", "fedrc", "flux", "pacfl"}
+    for method in [*map(small_method, sorted(names)), AWCFL(FedDS(k=2, local=LOCAL))]:
+        check_targets(method, regression=False)
+        with pytest.raises(ValueError, match=r"name='.+' should be a method that needs no classes .*: \S+ [a-z]+s "):
+            check_targets(method, regression=True)
 
 
 def test_ifca_with_one_cluster_is_fedavg() -> None:

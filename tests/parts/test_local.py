@@ -13,8 +13,11 @@ from clusterfl import keys
 from clusterfl.client import Batch, Client, Shard
 from clusterfl.engines import Serial
 from clusterfl.methods.fedavg import FedAvg
+from clusterfl.methods.fedsgd import FedSGD
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD, clipped, eval_loss, full_gradient, gradient, losses, sgd
+from clusterfl.parts.optimizers import Adam, AdamW, PlainSGD
+from clusterfl.parts.schedules import Cosine, Step, WarmUp
 from clusterfl.task import Task
 from clusterfl.testing import CLASSES, WIDTH, assert_close, assert_equal, small_population, small_task
 from clusterfl.tree import row
@@ -100,6 +103,60 @@ def test_sgd_is_pytorchs(rule: SGD, theirs: dict[str, float], make: Any) -> None
             nn.utils.clip_grad_norm_(module.parameters(), rule.clip)
         optimiser.step()
     assert_close(found, dict(module.state_dict()), "torch.optim.SGD", 1e-5)
+
+
+@pytest.mark.parametrize("make", [small_task, deep_task], ids=["perceptron", "any net"])
+@pytest.mark.parametrize(
+    ("rule", "theirs", "options"),
+    [
+        (SGD(lr=0.02, batch=7, epochs=2, optimizer=Adam()), torch.optim.Adam, {}),
+        (SGD(lr=0.02, batch=7, epochs=2, optimizer=Adam(), weight_decay=0.1), torch.optim.Adam, {"weight_decay": 0.1}),
+        (
+            SGD(lr=0.02, batch=7, steps=5, optimizer=AdamW(0.8, 0.9, 1e-4), weight_decay=0.2, schedule=Cosine(10)),
+            torch.optim.AdamW,
+            {"weight_decay": 0.2, "betas": (0.8, 0.9), "eps": 1e-4},
+        ),
+    ],
+    ids=lambda v: "" if isinstance(v, dict) else None,
+)
+def test_adam_is_pytorchs(rule: SGD, theirs: Any, options: dict[str, Any], make: Any) -> None:
+    task = make()
+    me, theta = client(task, round_=2), task.init(keys.key(3))
+    with torch.no_grad():
+        found = sgd(me, theta, rule)
+    module = deepcopy(task.module)
+    module.load_state_dict(theta)
+    optimiser = theirs(module.parameters(), lr=rule.rate(2), **options)
+    for batch in me.batches(size=rule.batch, epochs=rule.epochs, steps=rule.steps):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(batch.x), batch.y).backward()
+        optimiser.step()
+    assert_close(found, dict(module.state_dict()), theirs.__name__, 1e-5)
+
+
+def test_schedules() -> None:
+    def factors(schedule: Any, rounds: int) -> list[float]:
+        return [schedule.factor(t) for t in range(rounds)]
+
+    assert factors(WarmUp(3), 5) == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert factors(Step(2, 0.5), 5) == [1.0, 1.0, 0.5, 0.5, 0.25]
+    assert factors(Step(2, 0.5, warmup=1), 3) == [0.5, 1.0, 0.5]
+    assert factors(Cosine(5), 7) == pytest.approx([1.0, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5, 0.0, 0.0, 0.0])
+    assert factors(Cosine(4, floor=0.1, warmup=1), 5) == pytest.approx([0.5, 1.0, 0.55, 0.1, 0.1])
+    assert SGD(lr=0.4, lr_decay=0.5, schedule=Step(1, 0.1)).rate(2) == pytest.approx(0.4 * 0.25 * 0.01)
+
+
+def test_sgd_may_be_named() -> None:
+    assert SGD(optimizer=PlainSGD()) == SGD()
+    with pytest.raises(ValueError, match=r"momentum=0.9 should be 0 with optimizer 'adam'"):
+        SGD(momentum=0.9, optimizer=Adam())
+    for wrong in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": 0.0}):
+        with pytest.raises(ValueError, match="should be"):
+            Adam(**wrong)
+    with pytest.raises(ValueError, match="rounds=5 should be above warmup=5"):
+        Cosine(5, warmup=5)
+    with pytest.raises(ValueError, match=r"local\.optimizer should be 'sgd' with fedsgd"):
+        FedSGD(local=SGD(optimizer=Adam()))
 
 
 def test_how_long_a_rule_trains() -> None:

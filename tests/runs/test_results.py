@@ -76,10 +76,12 @@ def test_parquet_tables_agree_with_the_summary(ifca: Run) -> None:
     last = {r["client"]: r for r in rows if r["round"] == 3 and r["metric"] == "accuracy"}
     assert np.mean([r["value"] for r in last.values()]) == pytest.approx(summary["accuracy_mean"])
     assert {name: r["cluster"] for name, r in last.items()} == summary["assignments"]
-    assert {r["metric"] for r in rows} == {"accuracy", "loss", "unseen_accuracy"}
+    ends = {"f1", "auc", "log_loss", "unseen_accuracy"}  # of the last round only
+    assert {r["metric"] for r in rows} == {"accuracy", "loss", *ends}
+    assert {r["round"] for r in rows if r["metric"] in ends} == {3}
     unseen = [r["value"] for r in rows if r["metric"] == "unseen_accuracy"]
     assert np.mean(unseen) == pytest.approx(summary["unseen_accuracy"])
-    assert len(rows) == 4 * 8 * 2 + 2
+    assert len(rows) == 4 * 8 * 2 + 8 * 3 + 2
 
     table = pq.read_table(folder / "assignments.parquet")
     assert table.column_names == ["round", "client", "cluster", "true_cluster"]

@@ -30,8 +30,8 @@ class Wrapper(BaseEngine):
     def execute(self, call: Call) -> Iterator[Chunk]:
         yield from self.inner.execute(call)
 
-    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]]) -> list[Tree]:
-        return self.inner.score_rows(models, jobs)
+    def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]], *, outputs: bool = False) -> list[Tree]:
+        return self.inner.score_rows(models, jobs, outputs=outputs)
 
     def states(self) -> dict[int, Tree]:
         return self.inner.states()

@@ -73,6 +73,8 @@ def _place_in_group(labels: Iterable[int]) -> list[int]:
 
 def flip_labels(population: Population, ids: Tensor) -> Population:
     """The same clients, but those in ``ids`` hold y' = C - 1 - y as their training labels, after a drift too."""
+    if population.regression:
+        raise ConfigError("kind='label-flip' should be another attack where targets are numbers: it swaps classes")
     train = population.train
     lies = torch.zeros(len(train), dtype=torch.bool)
     lies[ids] = True
