@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # one thread per process: clusterfl works in parallel across clients, not inside a matrix product
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test faults lint docs
+.PHONY: setup demo test test-flower faults lint docs
 
 setup: $(READY)
 
@@ -22,6 +22,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# federations of real processes on loopback: methods on four nodes, killed nodes and servers, strangers
+test-flower: $(READY)
+	$(BIN)/python -m pytest -m slow tests/flower
 
 # every row of docs/faults.md in full, in under 40 minutes on two cores
 faults: $(READY)

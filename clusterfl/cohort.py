@@ -92,6 +92,7 @@ class Engine(Protocol):
     task: Task
     traffic: Traffic
     population: Population  # what clients hold now
+    far: bool  # clients are devices of their own: of their test data only sums leave them
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         """Runs a call on its clients; yields replies in chunks, clients in the order of ``call.ids``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -155,6 +156,9 @@ def evaluate(
 
     ``test_of`` ``[m]``: on the test data of these clients in place of their own. ``metrics``: as in :func:`score`.
     """
+    if engine.far:
+        assert test_of is None, "test data stays on the devices"
+        return far_scores(engine, method, served, ids, key, round, metrics=metrics)
     if not served.personal:
         assert test_of is None, "models that are not personal are compared by cross()"
         return score(engine, served.models, served.index, ids, metrics=metrics)
@@ -173,6 +177,33 @@ def evaluate(
             y = test.of(int(owners[p]))[1]
             for metric in whole:
                 out.whole[metric.name][p] = value_of(metric, fields["outputs"][place, : len(y)], y)
+    return out
+
+
+def far_scores(
+    engine: Engine,
+    method: Method[Any],
+    served: Served,
+    ids: Tensor,
+    key: Key,
+    round: int,
+    *,
+    metrics: Sequence[Metric] | None = None,
+) -> Scores:
+    """As :func:`evaluate`, where clients are devices of their own: they send sums and metrics, never what one sample
+    scores."""
+    whole = of_outputs(engine.task, metrics)
+    procedure = FarScore(method if served.personal else None, tuple(metric.name for metric in whole))
+    each: dict[str, Any] = {"theta": take(served.models, served.index)}
+    shared = served.shared if served.personal else {}
+    call = Call(procedure, "score", ids, shared, each, key, round, measure=True)
+    out = Scores.nothing(len(ids), columns_of(engine.task), whole)
+    for chunk in engine.execute(call):
+        fields: dict[str, Any] = chunk.fields
+        columns = [*out.sums.values(), out.samples, *out.whole.values()]
+        found = torch.cat([fields["scores"].double(), fields["whole"].double()], dim=1)
+        for total, column in zip(columns, found.unbind(dim=1), strict=True):
+            total[chunk.positions] = column
     return out
 
 
@@ -198,6 +229,13 @@ def personal_models(
 def cross(engine: Engine, models: Tree, ids: Tensor) -> Tensor:
     """The main metric ``[len(ids), K]`` of every model on every client's test data."""
     name = engine.task.metric.name
+    if engine.far:  # all models in one message
+        call = Call(FarScore(), "cross", ids, {"models": models}, {}, keys.key(0), 0, measure=True)
+        table = torch.full((len(ids), rows(models)), torch.nan, dtype=torch.float64)
+        for chunk in engine.execute(call):
+            found: Any = chunk.fields["scores"]
+            table[chunk.positions] = found.double()
+        return table
     columns = [score(engine, models, torch.full((len(ids),), k), ids).of(name) for k in range(rows(models))]
     return torch.stack(columns, dim=1)
 
@@ -233,19 +271,66 @@ class PersonalScore(Procedures):
         def answer(x: Tensor) -> Tensor:
             return mixed_answers(me, x, **mine) if self.method.mixture else me.task.logits(mine["theta"], x)
 
-        total = torch.zeros(len(columns_of(me.task)) + 1, device=me.key.device)
-        answers = []
-        for x, y, w in me.test.pieces():
-            outputs = answer(x)
-            columns = [column.float() for column in sample_scores(me.task, outputs, y).values()]
-            ones = torch.ones_like(columns[-1]) if w is None else w
-            total = total + torch.stack([*((column * ones).sum() for column in columns), ones.sum()])
-            answers.append(outputs)
+        total, answers = tally(me, answer)
         if not self.longest:
             return {"scores": total}
         answered = torch.cat(answers) if answers else answer(me.train.x[:1])[:0]
         rest = answered.new_zeros(self.longest - len(answered), *answered.shape[1:])
         return {"scores": total, "outputs": torch.cat([answered, rest])}
+
+
+@dataclass(frozen=True)
+class FarScore(Procedures):
+    """Scores models on a device, which sends sums and metrics alone. ``method``: whose personal models they are."""
+
+    method: Method[Any] | None = None
+    whole: tuple[str, ...] = ()  # metrics of all outputs together, by name
+
+    @on_client(scores=Kept("what its model scores"), whole=Kept("what its model scores"))
+    def score(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Tensor]:
+        method = self.method
+        mine: Any = {"theta": theta} if method is None else method.personalise(me, theta, **shared)
+
+        def answer(x: Tensor) -> Tensor:
+            mixed = method is not None and method.mixture
+            return mixed_answers(me, x, **mine) if mixed else me.task.logits(mine["theta"], x)
+
+        total, answers = tally(me, answer)
+        known = {metric.name: metric for metric in me.task.metrics}
+        y = me.test.y
+        values = [value_of(known[name], torch.cat(answers), y) if len(y) else torch.nan for name in self.whole]
+        return {"scores": total, "whole": torch.tensor(values, dtype=torch.float64)}
+
+    @on_client(scores=Kept("what each model scores"))
+    def cross(self, me: Client, models: Tree) -> dict[str, Tensor]:
+        """The main metric of each of K models."""
+        main, values = me.task.metric, []
+        for k in range(rows(models)):
+            total, answers = tally(me, partial(me.task.logits, row(models, k)))
+            if main.of is not None:
+                values.append(value_of(main, torch.cat(answers), me.test.y) if answers else torch.nan)
+            else:
+                sums = dict(zip(columns_of(me.task), total[:-1].double().unsqueeze(1), strict=True))
+                values.append(float(Scores(sums, total[-1:].double(), {}).of(main.name)))
+        return {"scores": torch.tensor(values, dtype=torch.float64)}
+
+    @on_client(theta=Kept())
+    def personalise(self, me: Client, theta: Tree) -> dict[str, Tree]:
+        """The model as it was served, where a method personalises none."""
+        return {"theta": theta}
+
+
+def tally(me: Client, answer: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Sums over the client's test samples of what :func:`columns_of` names, how many they are, and the outputs."""
+    total = torch.zeros(len(columns_of(me.task)) + 1, device=me.key.device)
+    answers = []
+    for x, y, w in me.test.pieces():
+        outputs = answer(x)
+        columns = [column.float() for column in sample_scores(me.task, outputs, y).values()]
+        ones = torch.ones_like(columns[-1]) if w is None else w
+        total = total + torch.stack([*((column * ones).sum() for column in columns), ones.sum()])
+        answers.append(outputs)
+    return total, answers
 
 
 def mixed_answers(me: Client, x: Tensor, theta: Tree, pi: Tensor) -> Tensor:

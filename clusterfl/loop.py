@@ -20,7 +20,7 @@ from clusterfl.errors import NoReplies
 from clusterfl.evaluate import cross, cross_personal, evaluate
 from clusterfl.method import Method, NotDefined, Served, State
 from clusterfl.metrics import Clustering, Figures, clustering, intra_inter, top_rounds
-from clusterfl.scores import ACCURACY, Metric, label
+from clusterfl.scores import ACCURACY, Metric
 from clusterfl.tree import rows
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Record(State):
     """One round, measured."""
 
     round: int  # 0 is the state before the first round
-    assign: Tensor  # [N]: the served model of each client
+    assign: Tensor  # [N]: the cluster of each client
     scores: dict[str, Tensor]  # [N] each, by the metric's name, the main one first; none where not measured
     moved: float  # share of clients whose cluster changed
     bytes_down: int  # so far
@@ -136,12 +136,12 @@ class Outcome:
 
     def __repr__(self) -> str:
         """The run in a few lines, with who is where."""
-        right, mean = self.clusters, self.score
+        right, score = self.clusters, self.score
         quality = f"intra {self.intra:.3f}" + ("" if self.inter is None else f", inter {self.inter:.3f}")
         quality += "" if self.margin is None else f", margin {self.margin:.2f}"
         first = (
             f"{self.method.name} on {self.population.name}, {self.records[-1].round} rounds: "
-            f"{label(self.metric.name)} {mean.mean:.3f} ± {mean.std:.3f} over {self.population.clients} clients, "
+            f"{self.metric.name} {score.mean:.3f} ± {score.std:.3f} over {self.population.clients} clients, "
             f"{self.clusters_found} clusters, " + (quality if right is None else f"ARI {right.ari:.2f}")
         )
         homes: dict[int, list[str]] = {}
@@ -305,15 +305,15 @@ class Simulation:
 
     def _record(self, logged: dict[str, float], before: _Before) -> Record:
         served = self.method.serve(self.state, self.ids)
-        assign = self.records[-1].assign if self.records else served.index
+        assign = self.records[-1].assign if self.records else served.clusters
         t, last = self.round, self.round == self.schedule.rounds
         measured = self.schedule.measured and (t % self.schedule.eval_every == 0 or last)
         scores = self._scores(served, last=last) if measured else {}
         record = Record(
             t,
-            served.index.clone(),
+            served.clusters.clone(),
             scores,
-            float((served.index != assign).double().mean()),
+            float((served.clusters != assign).double().mean()),
             self.engine.traffic.total_down,
             self.engine.traffic.total_up,
             logged,
@@ -351,7 +351,9 @@ class Simulation:
         if self._compared(served):
             table = by_model = cross(self.engine, served.models, self.ids)
             impersonal = Figures.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
-            intra, inter = intra_inter(self._cross_by_data(served) if served.by_data else table, served.index)
+            by_data = served.by_data and not self.engine.far  # nobody may look at another's data on devices
+            if by_data or not served.by_data:
+                intra, inter = intra_inter(self._cross_by_data(served) if by_data else table, served.clusters)
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
         means = [float(r.score(metric.name).mean()) for r in self.records[1:] if r.measured]
@@ -415,6 +417,6 @@ class Simulation:
             log.warning("unseen clients are not measured: %s", e)
             return None, None
         if not self.schedule.measured:
-            return None, served.index
+            return None, served.clusters
         scores = evaluate(self.engine, self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
-        return scores.of(self.engine.task.metric.name), served.index
+        return scores.of(self.engine.task.metric.name), served.clusters

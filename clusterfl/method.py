@@ -62,7 +62,8 @@ class Served:
 
     With ``personal`` every client passes its row through the method's ``personalise`` first, together
     with what is ``shared`` (MCFL: all K models). ``by_data`` says that the client chooses its model by the data at
-    hand, so that on another cluster's data it would choose another one.
+    hand, so that on another cluster's data it would choose another one. ``groups`` is the cluster that each client
+    counts in, where that is not its model's row (a client between two clusters uses their mean).
     """
 
     models: Tree
@@ -70,6 +71,12 @@ class Served:
     personal: bool = False
     shared: Fields = field(default_factory=dict)
     by_data: bool = False
+    groups: Tensor | None = None
+
+    @property
+    def clusters(self) -> Tensor:
+        """The cluster that each client counts in."""
+        return self.index if self.groups is None else self.groups
 
     @property
     def k(self) -> int:

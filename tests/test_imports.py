@@ -27,14 +27,14 @@ LAYERS: tuple[set[str], ...] = (
     {"methods", "loop", "engines"},  # engines know the protocol, not the methods; the loop knows the protocol alone
     {"config", "testing"},
     {"runs"},
-    {"reproduce", "report", "bench"},
+    {"reproduce", "report", "bench", "federate"},
     {"commands"},
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 
 # within engines: what lies around an engine does not know which one it is
-CONCRETE = {"serial", "parallel", "pool", "ray", "wire", "worker", "auto", "make"}
+CONCRETE = {"serial", "parallel", "pool", "ray", "wire", "worker", "auto", "make", "flower"}
 
 
 class Import(NamedTuple):

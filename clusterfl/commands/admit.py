@@ -47,7 +47,7 @@ def admit(
     if json:
         say_json(found)
         return
-    wide, metric = max(len(name) for name in found["clients"]), found["metric"]
+    metric, wide = found["metric"], max(len(name) for name in found["clients"])
     for name, row in found["clients"].items():
         typer.echo(line(name.ljust(wide), row, metric))
     mean, n = found[f"{metric}_mean"], len(found["clients"])

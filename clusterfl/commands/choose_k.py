@@ -22,6 +22,7 @@ from clusterfl.commands.compare import parse_seeds
 from clusterfl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from clusterfl.config import Config
     from clusterfl.runs.setup import Setup
 
 
@@ -35,8 +36,10 @@ def choose_k(
     sample: Annotated[int, typer.Option("--sample", min=2, help="Look at so many clients at most.")] = 60,
     most: Annotated[int, typer.Option("--most", min=2, help="Local runs per client, at most.")] = 16,
     by: Annotated[
-        Literal["stability", "fesem"],
-        typer.Option("--by", help="What decides: agreement of two halves, or FeSEM's accuracy after three rounds."),
+        Literal["stability", "fesem", "kin"],
+        typer.Option(
+            "--by", help="What decides: agreement of two halves, FeSEM's accuracy, or evidence without training."
+        ),
     ] = "stability",
     set_: Set = [],  # noqa: B006 (typer reads it)
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed (over the config's).")] = None,
@@ -49,12 +52,14 @@ def choose_k(
 
     A sample of clients trains one common net for a few local runs, on each half of its data. The largest
     number of clusters on which both halves agree is recommended. With --by fesem, as FeSEM's paper has it, FeSEM runs
-    for three rounds with each number, and the best on held-out training samples is.
+    for three rounds with each number, and the best on held-out training samples is. With --by kin nothing is trained:
+    clients describe their data once, and the evidence says how many groups there are (see also inspect --groups).
 
     \b
     Examples:
       clusterfl choose-k
       clusterfl choose-k scenario.toml --k 1-6 --json
+      clusterfl choose-k scenario.toml --by kin
     """
     set_logging(verbose, quiet)
     from clusterfl import keys
@@ -62,6 +67,9 @@ def choose_k(
     from clusterfl.runs.choose_k import choose_k as choose
     from clusterfl.runs.setup import prepare
 
+    if by == "kin":
+        choose_by_kin(Config.load(config, [*set_, "method.name=kin"], seed=seed, data_root=data_root), json=json)
+        return
     wanted = parse_seeds(k)
     if min(wanted) < 1:
         raise ConfigError(f"--k {k!r} should start at 1 or more")
@@ -126,3 +134,20 @@ def by_fesem(setup: Setup, wanted: list[int], sample: int, json: bool) -> None:
     for t in found.trials:
         typer.echo(f"{t.k:3d} {t.accuracy:9.3f} {t.distance:9.4f}{'  <' if t.k == found.k else ''}")
     typer.echo(f"k = {found.k}: {found.reason} ({found.clients} clients)")
+
+
+def choose_by_kin(config: Config, *, json: bool) -> None:
+    from clusterfl import keys
+    from clusterfl.methods.kin import Kin
+    from clusterfl.runs.groups import diagnose
+    from clusterfl.runs.setup import prepare
+
+    with prepare(config).engine() as engine:
+        assert isinstance(config.method, Kin)
+        found = diagnose(engine, config.method, keys.key(config.seed))
+    nats = "" if found.sure is None else f": the nearest two are two by {found.sure:.0f} nats"
+    reason = f"so many groups look different class by class{nats}" if found.k > 1 else "no class looks different"
+    if json:
+        say_json({"k": found.k, "reason": reason, "clients": len(found.ids), "runs": 0})
+        return
+    typer.echo(f"k = {found.k}: {reason} ({len(found.ids)} clients, nothing trained, {found.seconds:.1f} s)")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from clusterfl.commands.common import ConfigFile, DataRoot, Json, Set, Verbose, letter, say_json, set_logging
-
-if TYPE_CHECKING:
-    pass
+from clusterfl.errors import ConfigError
 
 SHOWN = 40  # clients in the printed table
 
@@ -26,18 +24,30 @@ def inspect(
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE.png", help="Draw the mix of labels by client.")
     ] = None,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Do they form groups? Told by evidence, before any training.")
+    ] = False,
     data_root: DataRoot = None,
     json: Json = False,
     verbose: Verbose = 0,
 ) -> None:
     """Show the clients of a scenario: sizes, labels, true clusters.
 
+    With --groups every client describes its data once, as in the method kin, and the answer is how many groups there
+    are, how sure that is, which classes differ and who may belong to several. [method] says how, if it is kin.
+
     \b
     Examples:
       clusterfl inspect
       clusterfl inspect scenario.toml --picture labels.png
+      clusterfl inspect scenario.toml --groups
     """
     set_logging(verbose)
+    if groups:
+        if picture is not None:
+            raise ConfigError(f"--picture {picture} should be left out with --groups, which draws nothing")
+        show_groups(config, set_, seed, data_root, json=json)
+        return
     from clusterfl.config import Config
     from clusterfl.data.overview import overview
 
@@ -56,6 +66,46 @@ def inspect(
         typer.echo(f"drawn to {picture}")
 
 
+def show_groups(config: Path | None, set_: list[str], seed: int | None, data_root: Path | None, *, json: bool) -> None:
+    from clusterfl import keys
+    from clusterfl.config import Config
+    from clusterfl.methods.kin import Kin
+    from clusterfl.runs.groups import diagnose
+    from clusterfl.runs.setup import prepare
+
+    chosen = Config.load(config, set_, seed=seed, data_root=data_root)
+    method = chosen.method if isinstance(chosen.method, Kin) else Kin()
+    setup = prepare(chosen.model_copy(update={"method": method}))
+    with setup.engine() as engine:
+        found = diagnose(engine, method, keys.key(chosen.seed)).json(setup.population)
+    if json:
+        say_json(found)
+        return
+    for line in group_lines(found):
+        typer.echo(line)
+
+
+def group_lines(found: dict[str, Any]) -> list[str]:
+    k, clients = found["groups"], sum(map(len, found["members"]))
+    told = "they form one group" if k == 1 else f"they form {k} groups"
+    out = [f"{clients} clients, {found['bytes_up']:,} bytes from each, {found['seconds']:.1f} s: {told}"]
+    if k > 1:
+        out[0] += f"; the nearest two are two by {found['sure']:.0f} nats"
+    for g, members in enumerate(found["members"]):
+        more = f" … and {len(members) - SHOWN} more" if len(members) > SHOWN else ""
+        out.append(f"  {letter(g)}: {len(members)} clients: {' '.join(members[:SHOWN])}{more}")
+    for pair in found["differ"][:SHOWN]:
+        a, b = map(letter, pair["groups"])
+        classes = " ".join(pair["classes"]) or "none by itself"
+        out.append(f"  {a} and {b}: two by {pair['nats']:.0f} nats; classes that look different: {classes}")
+    if found["either"]:
+        either = [f"{i} ({' or '.join(map(letter, gs))})" for i, gs in found["either"].items()]
+        out.append(f"  may belong to several: {', '.join(either[:SHOWN])}")
+    if found["ari"] is not None:
+        out.append(f"  against the true clusters: ARI {found['ari']:.2f}; at best {found['oracle_ari']:.2f}")
+    return out
+
+
 def lines(found: dict[str, Any]) -> list[str]:
     shape = "x".join(map(str, found["input_shape"]))
     rows, numbers = found["per_client"], not found["classes"]
@@ -70,10 +120,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         *([f"classes: {', '.join(found['class_names'])}"] if found["class_names"] else []),
     ]
     wide = max(6, *(len(r["client"]) for r in rows[:SHOWN]))
-    held = (
-        "targets (mean ± standard deviation)" if numbers else "labels (share of each class in tenths, 0-9; . is none)"
-    )
-    out.append("client".ljust(wide) + f"  train   test  cluster  {held}")
+    what = "targets (mean ± std)" if numbers else "labels (share of each class in tenths, 0-9; . is none)"
+    head = f"  train   test  cluster  {what}"
+    out.append("client".ljust(wide) + head)
     for r in rows[:SHOWN]:
         cluster = "-" if r["true_cluster"] is None else letter(r["true_cluster"])
         mark = " unseen" if r["unseen"] else ""

@@ -163,7 +163,7 @@ def in_words(summary: dict[str, Any]) -> list[str]:
     stood = [f"in {lost} of {summary['rounds']} rounds no sound reply came: the models stayed as they were"]
     metric = told(summary)
     mean, std, worst, unseen, intra, inter = (
-        number(metric.key(name))
+        number(metric.key(f"{name}"))
         for name in (
             "accuracy_mean",
             "accuracy_std",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clusterfl.data.labels import as_numbers, class_numbers, code_labels, finite
+from clusterfl.data.labels import class_numbers, code_labels, finite, finite_numbers
 from clusterfl.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -21,12 +21,6 @@ def plain_names(n: int) -> tuple[str, ...]:
     """client-00, client-01, …: of clients that have no names of their own."""
     digits = max(2, len(str(n - 1)))
     return tuple(f"client-{i:0{digits}d}" for i in range(n))
-
-
-def are_numbers(y: Any) -> bool:
-    """Whether targets cannot be classes."""
-    held = np.asarray(y)
-    return held.dtype.kind == "f" and (held.ndim > 1 or bool((held != np.floor(held)).any()))
 
 
 def checked_names(names: Sequence[Any], n: int) -> tuple[str, ...]:
@@ -48,30 +42,38 @@ def read_sides(
     *,
     numbers: bool = False,
 ) -> tuple[list[Side], int, tuple[str, ...] | None]:
-    """Train and test clients as tensors, the number of classes (0: targets are numbers), and the classes' names where
-    they have any."""
+    """Train and test clients as tensors, the number of classes (0 of numbers), and their names where there are any."""
     clients = [
         (side, i, *_pair(side, i, names[i], *pair)) for side, pairs in sides.items() for i, pair in enumerate(pairs)
     ]
+    if numbers:
+        targets = [finite_numbers(y, _where(side, names[i])) for side, i, _, y in clients]
+        return _by_side(sides, clients, targets), 0, None
     labels = [y for *_, y in clients]
     known = None if class_names is None else tuple(str(name) for name in class_names)
     if known is not None and classes is not None and classes != len(known):
         raise ValueError(f"class_names={len(known)} names should be as many as classes={classes}")
-    if numbers:
-        coded, classes, known = [as_numbers(y, _where(side, names[i])) for side, i, _, y in clients], 0, None
-    elif any(y.dtype.kind not in "biuf" for y in labels):
+    if any(y.dtype.kind not in "biuf" for y in labels):
         coded, known = _coded(clients, names, known)
     else:
         most = len(known) if known is not None else classes
         coded = [class_numbers(y, _where(side, names[i]), most) for side, i, _, y in clients]
         if most is None:
             _from_zero(clients, coded, names)
-    if classes is None:
-        classes = max((int(y.max()) for y in coded if len(y)), default=-1) + 1
+    found = max((int(y.max()) for y in coded if len(y)), default=-1) + 1
+    return _by_side(sides, clients, coded), len(known) if known is not None else classes or found, known
+
+
+def _by_side(sides: Iterable[str], clients: list[tuple[str, int, Array, Array]], targets: list[Array]) -> list[Side]:
     out: dict[str, Side] = {side: [] for side in sides}
-    for (side, _, x, _), y in zip(clients, coded, strict=True):
+    for (side, _, x, _), y in zip(clients, targets, strict=True):
         out[side].append((torch.from_numpy(x), torch.from_numpy(y)))
-    return list(out.values()), len(known) if known is not None else classes, known
+    return list(out.values())
+
+
+def are_numbers(y: Array) -> bool:
+    """Whether targets cannot be classes: one has a fraction, or a sample has several."""
+    return y.dtype.kind == "f" and (y.ndim > 1 or bool((np.isfinite(y) & (y != np.floor(y))).any()))
 
 
 def _pair(side: str, i: int, name: str, x: Any, y: Any) -> tuple[Array, Array]:

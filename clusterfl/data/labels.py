@@ -38,29 +38,13 @@ def whole(y: Array, where: Where) -> Array:
     if len(broken):
         raise DataError(
             f"{where(int(broken[0]))}: the label {y[broken[0]]:g} should be a class (text or a whole number); "
-            'to learn numbers, set [task] loss = "mse" (--set task.loss=mse), or targets="numbers" in Python'
+            'to learn numbers, set [task] loss = "mse" (--set task.loss=mse; targets="numbers" of arrays)'
         )
     return y.astype(np.int64)
 
 
-def as_numbers(y: Array, where: Where) -> Array:
-    """Targets of a loss of numbers, float32."""
-    if y.dtype.kind not in "biuf":
-        raise DataError(
-            f"{where(0)}: the target {str(y[0])!r} should be a number; the loss 'cross-entropy' learns classes"
-        )
-    bad = np.flatnonzero(~np.isfinite(y).all(axis=tuple(range(1, y.ndim))))
-    if len(bad):
-        raise DataError(f"{where(int(bad[0]))}: the target {y[bad[0]]} should be a finite number")
-    return y.astype(np.float32)
-
-
 def class_numbers(y: Array, where: Where, classes: int | None = None) -> Array:
     """Labels that are class numbers already, from 0 and below ``classes``."""
-    if y.ndim != 1:
-        raise DataError(
-            f'{where(0)}: labels of shape {y.shape[1:]} should be one class; targets="numbers" takes several'
-        )
     numbers = whole(y, where) if y.dtype.kind == "f" else y.astype(np.int64)
     low = np.flatnonzero(numbers < 0)
     if len(low):
@@ -74,10 +58,21 @@ def class_numbers(y: Array, where: Where, classes: int | None = None) -> Array:
     return numbers
 
 
+def finite_numbers(y: Array, where: Where) -> Array:
+    """Targets of a regression, as float32."""
+    if y.dtype.kind not in "biuf":
+        row = where(0)
+        raise DataError(f"{row}: targets should be numbers for a loss of numbers; use loss 'cross-entropy' for classes")
+    bad = np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(axis=1))
+    if len(bad):
+        raise DataError(f"{where(int(bad[0]))}: the target {y[bad[0]]} should be a finite number")
+    return y.astype(np.float32)
+
+
 def finite(x: Array, where: Where) -> None:
     """Refuses NaN and infinity, by the first row that has one."""
     if x.dtype.kind != "f":
         return
-    bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
+    bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
     if len(bad):
         raise DataError(f"{where(int(bad[0]))}: samples should be finite numbers, without NaN or infinity")

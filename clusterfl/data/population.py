@@ -110,10 +110,11 @@ class Population:
         sizes, shape = self.train.sizes, "x".join(map(str, self.input_shape)) or "1"
         kinds = "" if self.class_names is None else f" ({', '.join(self.class_names[:5])}{', …' * (self.classes > 5)})"
         truth = "" if self.truth is None else f", {self.true_clusters} true clusters"
+        learnt = "targets that are numbers" if self.regression else f"{self.classes} classes{kinds}"
         return (
             f"Population {self.name!r}: {self.clients} clients that train and {self.unseen} unseen ({few}); "
             f"{int(sizes.sum())} train samples, {int(sizes.min())} to {int(sizes.max())} per client, of shape {shape}; "
-            f"{f'{self.outputs} numbers to learn' if self.regression else f'{self.classes} classes'}{kinds}{truth}"
+            f"{learnt}{truth}"
         )
 
     def class_name(self, label: int) -> str:
@@ -180,10 +181,9 @@ class Population:
         if not 0 <= unseen < max(len(train), 1):
             raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {len(train)}")
         called = plain_names(len(train)) if names is None else checked_names(names, len(train))
-        unsaid = targets == "auto" and classes is None and class_names is None
-        numbers = targets == "numbers" or (unsaid and any(are_numbers(y) for _, y in (*train, *test)))
-        pairs = {"train": train, "test": test}
-        sides, found, known = read_sides(pairs, called, classes, class_names, numbers=numbers)
+        open_ = targets == "auto" and classes is None and class_names is None
+        numbers = targets == "numbers" or (open_ and any(are_numbers(np.asarray(y)) for _, y in (*train, *test)))
+        sides, found, known = read_sides({"train": train, "test": test}, called, classes, class_names, numbers=numbers)
         return Population(
             Shards.from_parts(sides[0]),
             Shards.from_parts(sides[1]),

@@ -90,7 +90,7 @@ def _balanced_tests(config: DataConfig, source: Source, cluster: Array, key: Key
 
 def _source(config: DataConfig, key: Key, classes: tuple[str, ...] | None, regression: bool) -> Source:
     if not synthetic.is_synthetic(config.source):
-        columns = config.client_column, config.label_column, config.feature_columns
+        columns = (config.client_column, config.label_column, config.feature_columns)
         return load_source(config.source, config.root, Reading(*columns, classes, regression))
     key = keys.fold_in(key, "synthetic")
     if config.split != "natural":
@@ -156,12 +156,12 @@ def _drift(population: Population, config: DataConfig, key: Key) -> Population:
 
 
 def build(
-    config: DataConfig, key: Key, *, regression: bool = False, classes: tuple[str, ...] | None = None
+    config: DataConfig, key: Key, *, classes: tuple[str, ...] | None = None, regression: bool = False
 ) -> Population:
     """The population that the config describes: the same key gives the same data, bit for bit.
 
-    ``regression``: targets are numbers, not classes. ``classes`` are the names that labels of own data must have, where
-    an earlier run has learnt them.
+    ``classes`` are the names that labels of own data must have, where an earlier run has learnt them.
+    ``regression``: targets are numbers, not classes.
     """
     config = config.resolved()
     source = _source(config, key, classes, regression)

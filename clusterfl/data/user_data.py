@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from clusterfl.data import user_tables
 from clusterfl.data.formats import npz_names, read_npz
-from clusterfl.data.labels import as_numbers, class_numbers, code_labels, finite
+from clusterfl.data.labels import class_numbers, code_labels, finite, finite_numbers
 from clusterfl.data.source import Source, channels_first
 from clusterfl.errors import DataError
 
@@ -28,7 +28,7 @@ class Reading:
     label: str | None = None  # unset: "label"
     features: tuple[str, ...] | None = None  # unset: all other columns
     classes: tuple[str, ...] | None = None  # unset: those that occur
-    numbers: bool = False  # labels are numbers to be learnt, not classes
+    numbers: bool = False  # targets are numbers, not classes
 
 
 def load(name: str, root: Path, reading: Reading | None = None) -> Source:
@@ -74,18 +74,22 @@ def load_folder(path: Path, reading: Reading) -> Source:
                 raise DataError(f"{file}: labels of shape {y.shape} should be one per sample, ({len(x)},)")
             finite(x, _row_of(file))
     parts = [(a[0], a[1]) for a in read] + [(a[2], a[3]) if tested else (a[0][:0], a[1][:0]) for a in read]
-    coded, class_names = _targets([y for _, y in parts], [_row_of(file) for file in files] * 2, reading)
+    where = [_row_of(file) for file in files] * 2
+    if reading.numbers:
+        coded, class_names = [finite_numbers(y, at) for (_, y), at in zip(parts, where, strict=True)], None
+    else:
+        coded, class_names = _classes([y for _, y in parts], where, reading.classes)
     n = len(files)
     x_train, y_train, groups_train = _stack([x for x, _ in parts[:n]], coded[:n])
     x_test, y_test, groups_test = _stack([x for x, _ in parts[n:]], coded[n:])
-    found = 0 if reading.numbers else int(max((y.max() for y in coded if len(y)), default=-1)) + 1
+    found = int(max((y.max() for y in coded if len(y)), default=-1)) + 1  # of classes
     return Source(
         path.name,
         x_train,
         y_train,
         x_test,
         y_test,
-        found if class_names is None else len(class_names),
+        0 if reading.numbers else found if class_names is None else len(class_names),
         groups_train=groups_train,
         groups_test=groups_test if tested else None,
         levels=255.0 if x_train.dtype == np.uint8 else None,
@@ -95,13 +99,10 @@ def load_folder(path: Path, reading: Reading) -> Source:
     )
 
 
-def _targets(
-    labels: list[Array], where: list[Callable[[int], str]], reading: Reading
+def _classes(
+    labels: list[Array], where: list[Callable[[int], str]], known: tuple[str, ...] | None
 ) -> tuple[list[Array], tuple[str, ...] | None]:
     """Labels coded alike for everybody: class numbers stay as they are unless there are known names."""
-    known = reading.classes
-    if reading.numbers:
-        return [as_numbers(y, at) for y, at in zip(labels, where, strict=True)], None
     if known is None and all(y.dtype.kind in "biuf" for y in labels):
         return [class_numbers(y, at) for y, at in zip(labels, where, strict=True)], None
     if known is None:
@@ -143,10 +144,7 @@ def load_table(path: Path, reading: Reading) -> Source:
     column = user_tables.wanted(path, columns, client, "data.client_column")
     names, groups = first_seen(user_tables.texts(path, client, column))
     column = user_tables.wanted(path, columns, label, "data.label_column")
-    if reading.numbers:
-        y, class_names = user_tables.targets(path, label, column), None
-    else:
-        y, class_names = user_tables.labels(path, label, column, reading.classes)
+    y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers)
     features = reading.features or tuple(n for n in columns if n not in (client, label, "split"))
     x = user_tables.features(path, columns, features)
     test = user_tables.test_rows(path, columns, len(y)) if "split" not in features else np.zeros(len(y), dtype=bool)
@@ -156,7 +154,7 @@ def load_table(path: Path, reading: Reading) -> Source:
         y[~test],
         x[test],
         y[test],
-        0 if class_names is None else len(class_names),
+        len(class_names or ()),
         groups_train=groups[~test],
         groups_test=groups[test] if test.any() else None,
         levels=None,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clusterfl.data.formats import names_the_file
-from clusterfl.data.labels import as_numbers, code_labels
+from clusterfl.data.labels import code_labels, finite_numbers
 from clusterfl.errors import DataError, suggestion
 
 Array = npt.NDArray[Any]
@@ -68,21 +68,17 @@ def texts(path: Path, name: str, column: Column) -> Array:
     return words
 
 
-def labels(path: Path, name: str, column: Column, known: tuple[str, ...] | None) -> tuple[Array, tuple[str, ...]]:
+def labels(
+    path: Path, name: str, column: Column, known: tuple[str, ...] | None, *, numbers: bool = False
+) -> tuple[Array, tuple[str, ...] | None]:
+    """Classes and their names, or numbers as they are."""
     complete(path, name, column)
     values = column.to_numpy()
+    if numbers:
+        return finite_numbers(values, lambda row: f"{path}: column {name!r}, row {row + 1}"), None
     if values.dtype.kind not in "biuf":  # text, dates, decimals: their words
         values = texts(path, name, column)
     return code_labels(values, lambda row: f"{path}: column {name!r}, row {row + 1}", known)
-
-
-def targets(path: Path, name: str, column: Column) -> Array:
-    """Numbers to be learnt, float32."""
-    complete(path, name, column)
-    values = column.to_numpy()
-    if values.dtype.kind not in "biuf":
-        values = texts(path, name, column)
-    return as_numbers(values, lambda row: f"{path}: column {name!r}, row {row + 1}")
 
 
 def features(path: Path, columns: Columns, names: tuple[str, ...]) -> Array:

@@ -19,6 +19,8 @@ from clusterfl.tree import Tree
 class BaseEngine(ABC):
     """An engine over a population; :class:`~clusterfl.cohort.Engine` says what each part is for."""
 
+    far = False
+
     def __init__(self, task: Task, population: Population) -> None:
         self.task = task
         self.clients = population.clients
@@ -51,6 +53,9 @@ class BaseEngine(ABC):
 
     def rejections(self) -> int:
         return 0
+
+    def note_rejection(self, client: int) -> None:  # noqa: B027
+        """Whoever keeps count of clients is told of a reply that was turned down."""
 
     def account(self) -> Tree | None:
         return None

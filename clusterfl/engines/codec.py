@@ -109,3 +109,14 @@ def unpack(message: bytes) -> Any:
         return decode(structure, load_tensors(body[8 + length :]))
     except Exception as e:
         raise ValueError(f"message of {len(message)} bytes cannot be read: {e}") from e
+
+
+def plain(fields: object) -> bool:
+    """Whether a reply holds what a reply may hold; anybody may have sent it."""
+
+    def tree(value: object) -> bool:
+        return isinstance(value, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in value.items())
+
+    return isinstance(fields, dict) and all(
+        isinstance(n, str) and (isinstance(v, Tensor) or tree(v)) for n, v in fields.items()
+    )

@@ -7,14 +7,16 @@ from typing import Literal
 
 from clusterfl.fields import above, at_least, option
 
-EngineName = Literal["auto", "serial", "stacked", "pool", "ray", "wire"]
+EngineName = Literal["auto", "serial", "stacked", "pool", "ray", "wire", "flower"]
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """Which engine, and its sizes."""
 
-    name: EngineName = option("auto", "auto (measured, then written here) | serial | stacked | pool | ray | wire")
+    name: EngineName = option(
+        "auto", "auto (measured, then written here) | serial | stacked | pool | ray | wire | flower"
+    )
     chunk: int = option(64, "clients computed together, where they are stacked")
     spread: float = option(1.25, "clients computed together differ at most by this factor in size")
     workers: int | None = option(None, "pool: processes, ray: actors; unset: one per core")

@@ -21,7 +21,7 @@ from clusterfl.engines.wire import Wire
 from clusterfl.engines.wrappers.attack import Attack, AttackConfig
 from clusterfl.engines.wrappers.clip import Clip
 from clusterfl.engines.wrappers.guard import Guard
-from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private, check_private
+from clusterfl.engines.wrappers.privacy import Charged, PrivacyConfig, Private, check_private
 from clusterfl.errors import ConfigError
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
@@ -70,14 +70,15 @@ def make_engine(
     attack: AttackConfig | None = None,
     attackers: Tensor | None = None,
     privacy: PrivacyConfig | None = None,
+    far: BaseEngine | None = None,
 ) -> BaseEngine:
     """The engine and all that lies between clients and server: honest clients blur what they send, attackers
-    falsify it, and the server checks and cuts what comes in."""
+    falsify it, and the server checks and cuts what comes in. ``far``: the engine itself, where clients are devices."""
     check_device(device)
     check_private(privacy or PrivacyConfig(), task)
-    engine = _unwrapped(resolve(config, task, population, device, load), task, population, device)
+    engine = far or _unwrapped(resolve(config, task, population, device, load), task, population, device)
     if privacy is not None and privacy.on:
-        engine = Private(engine, privacy)
+        engine = Private(engine, privacy) if far is None else Charged(engine, privacy)
     if attack is not None and attackers is not None and attack.kind not in ("none", "label-flip"):
         engine = Attack(engine, attack, attackers)
     if config.guard:

@@ -99,7 +99,7 @@ class Wire(Serial):
                     reason = "it answers another request"
                 elif answer is not None:
                     reason = "it came before"
-                elif not _plain(reply.fields):
+                elif not codec.plain(reply.fields):
                     reason = "its fields should be tensors and trees of tensors"
                 else:
                     answer = reply.fields
@@ -126,14 +126,3 @@ class Wire(Serial):
         self.wire_down += len(message)
         self.wire_up += len(reply)
         return reply
-
-
-def _plain(fields: object) -> bool:
-    """Whether a reply holds what a reply may hold; anybody may have sent it."""
-
-    def tree(value: object) -> bool:
-        return isinstance(value, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in value.items())
-
-    return isinstance(fields, dict) and all(
-        isinstance(n, str) and (isinstance(v, Tensor) or tree(v)) for n, v in fields.items()
-    )

@@ -27,6 +27,7 @@ from clusterfl.methods.fl_hc import FLHC
 from clusterfl.methods.flux import FLUX
 from clusterfl.methods.hypcluster import HypCluster
 from clusterfl.methods.ifca import IFCA
+from clusterfl.methods.kin import Kin
 from clusterfl.methods.kmeans import KMeans
 from clusterfl.methods.local import Local
 from clusterfl.methods.mcfl import MCFL
@@ -42,6 +43,7 @@ METHODS: dict[str, type[Method[Any]]] = {
         Local,
         FedAvg,
         IFCA,
+        Kin,
         FCCA,
         MDICFL,
         FeSEM,

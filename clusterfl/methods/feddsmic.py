@@ -18,6 +18,7 @@ from clusterfl.keys import Key
 from clusterfl.message import Kept, Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import Weights, bytes_of, mean_all, mean_by, reply
+from clusterfl.parts.describe import Describe
 from clusterfl.parts.indicators import answer_divergence, indicators_of
 from clusterfl.parts.local import SGD, Losses, Train, sgd
 from clusterfl.parts.maml import first_order
@@ -42,7 +43,7 @@ class FedDS(Method[Indicated]):
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
     needs = ("public samples",)
     needs_classes: ClassVar[str] = "compares the class probabilities that models give to public samples"
-    runs = (Train, Losses)
+    runs = (Train, Losses, Describe)
 
     k: int = option(4, "clusters")
     local: SGD = SGD()
@@ -85,7 +86,7 @@ class FedDSMIC(Method[Indicated]):
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
     needs = ("public samples",)
     needs_classes: ClassVar[str] = "compares the class probabilities that models give to public samples"
-    runs = (Train, Losses)
+    runs = (Train, Losses, Describe)
 
     k: int = option(4, "clusters")
     local: SGD = SGD()  # the outer step, eq. 16: its momentum is the outer step's alone

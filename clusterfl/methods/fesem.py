@@ -19,6 +19,7 @@ from clusterfl.keys import Key
 from clusterfl.message import Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import Weights, bytes_of, mean_by, reply
+from clusterfl.parts.describe import Describe
 from clusterfl.parts.distances import squared_distances
 from clusterfl.parts.local import SGD, Losses, Train, sgd
 from clusterfl.parts.match import chain, matched
@@ -37,7 +38,7 @@ class FeSEM(Method[Clusters]):
     name: ClassVar[str] = "fesem"
     summary: ClassVar[str] = "one model down; the server assigns clients by the L2 distance of models"
     paper: ClassVar[str] = "Long, Xie, Shen, Zhou, Wang, Jiang, World Wide Web 2023"
-    runs = (Train, Losses)
+    runs = (Train, Losses, Describe)
 
     k: int = option(4, "clusters")
     local: SGD = SGD()

@@ -15,6 +15,7 @@ from clusterfl.keys import Key
 from clusterfl.message import Cluster, Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import MeanBy
+from clusterfl.parts.describe import Describe
 from clusterfl.parts.local import SGD, Losses, Train, losses, sgd
 from clusterfl.parts.server_optimizer import adam_towards, no_moments, only_where, towards
 from clusterfl.parts.start import SUMMED, Start, Strategy
@@ -40,7 +41,7 @@ class HypCluster(Method[Hypotheses]):
     name: ClassVar[str] = "hypcluster"
     summary: ClassVar[str] = "IFCA's loop with size-weighted updates, a server optimiser and a farthest-first start"
     paper: ClassVar[str] = "Mansour, Mohri, Ro, Suresh, 2020"
-    runs = (Train, Losses)
+    runs = (Train, Losses, Describe)
     sums: ClassVar[bool] = True  # of K blocks each, zero but for the chosen one
 
     k: int = option(4, "hypotheses")

@@ -14,6 +14,7 @@ from clusterfl.keys import Key
 from clusterfl.message import Cluster, Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, reply, weight_field
+from clusterfl.parts.describe import Describe
 from clusterfl.parts.local import SGD, Losses, Train, losses, sgd
 from clusterfl.parts.start import SUMMED, Start, Strategy
 from clusterfl.task import Task
@@ -27,7 +28,7 @@ class IFCA(Method[Clusters]):
     name: ClassVar[str] = "ifca"
     summary: ClassVar[str] = "K models down, each client trains the one of least loss on its train data"
     paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran, NeurIPS 2020"
-    runs = (Train, Losses)
+    runs = (Train, Losses, Describe)
     sums: ClassVar[bool] = True  # of K blocks each, zero but for the chosen one
 
     k: int = option(4, "clusters")

@@ -18,6 +18,7 @@ from clusterfl.keys import Key
 from clusterfl.message import Cluster, Labels, Model, Payload, on_client, on_server
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import mean_all, mean_by
+from clusterfl.parts.describe import Describe
 from clusterfl.parts.distances import class_distance, outputs
 from clusterfl.parts.labels import label_ratios
 from clusterfl.parts.local import SGD, Losses, Train, sgd
@@ -54,7 +55,7 @@ class MDICFL(Method[MDState]):
     summary: ClassVar[str] = "one model down; the server assigns clients by model distance on pseudo samples"
     paper: ClassVar[str] = "Zhang, Zhang, Cheng, Bao, Cao, Jiang, Xu, Machine Learning 2024"
     needs_classes: ClassVar[str] = "compares models class by class"
-    runs = (Train, Losses)
+    runs = (Train, Losses, Describe)
 
     waits = "warmup"
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.spatial.distance import cdist
-from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
 Metric = Literal["l1", "l2", "cosine"]
@@ -31,6 +29,8 @@ def distances(a: Tensor, b: Tensor, metric: Metric) -> Tensor:
     if metric == "cosine":
         return 1.0 - cosine(a, b)
     name = {"l1": "cityblock", "l2": "euclidean"}[metric]
+    from scipy.spatial.distance import cdist  # here, so that nodes start without SciPy
+
     return torch.from_numpy(cdist(a.double().numpy(), b.double().numpy(), name))
 
 
@@ -43,6 +43,8 @@ def agglomerate(
     if len(points) < 2:
         return torch.zeros(len(points), dtype=torch.int64)
     # ward works on the rows themselves, not on their distances
+    from sklearn.cluster import AgglomerativeClustering
+
     tree = AgglomerativeClustering(n_clusters=k, distance_threshold=threshold, metric="euclidean", linkage=linkage)
     return _numbered(tree.fit_predict(_turned(points).numpy()))
 
@@ -51,6 +53,8 @@ def merge(apart: Tensor, *, linkage: Linkage, k: int | None = None, threshold: f
     """Group numbers ``[m]`` out of distances ``[m, m]``: ``k`` groups, or merged until they are ``threshold`` apart."""
     if len(apart) < 2:
         return torch.zeros(len(apart), dtype=torch.int64)
+    from sklearn.cluster import AgglomerativeClustering
+
     tree = AgglomerativeClustering(n_clusters=k, distance_threshold=threshold, metric="precomputed", linkage=linkage)
     return _numbered(tree.fit_predict(_apart(apart.double()).numpy()))
 
@@ -64,6 +68,8 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
     """
     if len(similarity) < 2:
         raise ValueError(f"similarity={len(similarity)} rows should be at least 2")
+    from sklearn.cluster import AgglomerativeClustering
+
     tree = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=linkage)
     return _numbered(tree.fit_predict(_apart(1.0 - similarity.double()).numpy())) == 1
 

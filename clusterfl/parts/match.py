@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from clusterfl.models.dropout import KeyedDropout
@@ -67,6 +66,8 @@ def orders(layers: list[Layer], theta: Tree, target: Tree) -> list[Tensor]:
 
     Each layer is matched by its incoming weights and bias, after its inputs have been put in order.
     """
+    from scipy.optimize import linear_sum_assignment  # here, so that nodes start without SciPy
+
     found: list[Tensor] = []
     for layer in layers[:-1]:
         mine = {**theta, layer.weight: _inputs(theta[layer.weight], found[-1])} if found else theta

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -77,5 +76,7 @@ def keep_names(found: Tensor, before: Tensor, k: int) -> Tensor:
     """``found`` under new names, so that as many clients as possible keep the cluster they had ``before``."""
     table = torch.zeros(k, k, dtype=torch.int64)
     table.index_put_((found, before), torch.ones_like(found), accumulate=True)
+    from scipy.optimize import linear_sum_assignment  # here, so that nodes start without SciPy
+
     _, names = linear_sum_assignment(-table.numpy())
     return torch.as_tensor(names, dtype=torch.int64)[found]

@@ -21,6 +21,7 @@ from clusterfl.fields import option
 from clusterfl.keys import Key
 from clusterfl.method import Clusters, Registered
 from clusterfl.parts.aggregate import MeanBy, mean_by, mean_of
+from clusterfl.parts.describe import Describe, grouped
 from clusterfl.parts.kmeans import kmeans
 from clusterfl.parts.local import SGD, Losses, Train
 from clusterfl.task import Task
@@ -35,6 +36,7 @@ Strategy = Literal[
     "resample-balanced",
     "shared-body",
     "misplaced",
+    "kin",
 ]
 
 
@@ -71,6 +73,7 @@ class Start(Registered):
             "resample-balanced": self._balanced,
             "shared-body": self._shared_body,
             "misplaced": self._misplaced,
+            "kin": self._kin,
         }[self.name]
         return maker(task, cohort, key, k, local)
 
@@ -113,6 +116,17 @@ class Start(Registered):
         if k > len(got):
             raise ValueError(f"k={k} should not exceed the {len(got)} clients that answered the first round")
         return kmeans(_moves(got["theta"], start, task.params), k, keys.fold_in(key, "kmeans"), self.restarts)
+
+    def _kin(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
+        """The k groups that class means of random features show, before any training; centres as with k-means."""
+        said = cohort.run(Describe().describe)
+        if k > len(said):
+            raise ValueError(f"k={k} should not exceed the {len(said)} clients that described their data")
+        said = said.take(said.ids.argsort())
+        ids = torch.zeros(len(cohort), dtype=torch.int64)
+        ids[said.ids] = grouped(said, Describe(), k)[1].labels
+        start, got = _local_round(task, cohort, key, local)
+        return Clusters(mean_by(got["theta"], ids[got.ids], old=repeat(start, k)), ids)
 
     def _loss_pp(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """Farthest first by loss (FedJAX's HypCluster): each next centre is the model of the client that

@@ -84,7 +84,7 @@ def admit(
     truth = population.truth
     clients = {
         population.names[i]: {
-            "cluster": int(served.index[j]),
+            "cluster": int(served.clusters[j]),
             metric.name: known.get(j),
             "samples": int(population.train.sizes[i]),
             "true_cluster": None if truth is None else int(truth[i]),
@@ -157,6 +157,5 @@ def read_newcomers(config: Config, data: str, card: dict[str, Any] | None) -> Po
     )
     key = keys.fold_in(keys.key(config.seed), "newcomers")
     with naming("data"):
-        numbers = config.task.regression
-        classes = None if numbers or card is None else classes_of(card)
-        return build(natural, key, regression=numbers, classes=classes)
+        known = None if card is None or config.task.regression else classes_of(card)
+        return build(natural, key, classes=known, regression=config.task.regression)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clusterfl.data.population import Population
+from clusterfl.evaluate import MEANS
 from clusterfl.loop import Outcome, Record
 from clusterfl.runs.files import write_whole
 
@@ -23,7 +24,9 @@ def metrics_table(outcome: Outcome, population: Population) -> pa.Table:
     for r in outcome.records:
         ids = torch.arange(len(r.assign))
         if r.measured:
-            parts += [(r.round, ids, r.assign, name, values) for name, values in r.scores.items()]
+            # what only a last round measures is left out of what was one until the run was made longer
+            often = {outcome.metric.name, *MEANS} if r is not outcome.records[-1] else r.scores.keys()
+            parts += [(r.round, ids, r.assign, name, values) for name, values in r.scores.items() if name in often]
     if outcome.unseen is not None and outcome.unseen_assign is not None:
         ids = population.clients + torch.arange(len(outcome.unseen))
         last = outcome.records[-1].round

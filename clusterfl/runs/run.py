@@ -38,7 +38,7 @@ from clusterfl.runs.folder import (
 )
 from clusterfl.runs.ledger import LedgerFile
 from clusterfl.runs.results import RoundsFile, write_run
-from clusterfl.runs.setup import Setup, prepare
+from clusterfl.runs.setup import Far, Setup, prepare
 from clusterfl.task import Task
 
 
@@ -105,9 +105,7 @@ def run(
         if model is None or method is None:
             raise TypeError("run(population, model, method) should be given all three")
         population = what
-        task = None
-        if not isinstance(model, str):
-            task = model if isinstance(model, Task) else task_of(model, what.classes, start)
+        task = model if isinstance(model, Task) else None if isinstance(model, str) else task_of(model, what, start)
         config = describe(population, model if isinstance(model, str) else task, method, **settings)
     folder = None if out is None else Path(out)
     done = carry_out(config, population, task, out=folder, resume=resume, force=force, callbacks=callbacks)
@@ -142,9 +140,11 @@ def describe(
     )
 
 
-def task_of(module: nn.Module, classes: int, start: Literal["fresh", "given"] = "fresh") -> Task:
-    """What a bare module learns: cross-entropy of classes, squared errors of numbers (no classes)."""
-    return Task(module, classes, start=start) if classes else Task(module, loss="mse", start=start)
+def task_of(module: nn.Module, population: Population, start: Literal["fresh", "given"] = "fresh") -> Task:
+    """What a bare module learns: cross-entropy of classes, squared errors of numbers."""
+    if population.regression:
+        return Task(module, loss="mse", start=start)
+    return Task(module, population.classes, start=start)
 
 
 def local_of(method: Method[Any]) -> SGD:
@@ -161,8 +161,7 @@ def digest_of(task: Task) -> str:
     shapes = [(n, tuple(t.shape), str(t.dtype)) for n, t in task.module.state_dict().items()]
     loss = task.per_sample
     named = repr(loss) if is_dataclass(loss) else getattr(loss, "__qualname__", "")
-    what = (repr(task.module), shapes, task.classes, named)
-    found = hashlib.sha256(repr(what).encode())
+    found = hashlib.sha256(repr((repr(task.module), shapes, task.classes, named)).encode())
     if task.start == "given":
         for tensor in task.module.state_dict().values():
             found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -185,11 +184,20 @@ def carry_out(
     resume: bool = False,
     force: bool = False,
     callbacks: Sequence[Callback] = (),
+    far: Far | None = None,
 ) -> Done:
-    """The run that a config describes, in its folder if it has one, which nobody else may use meanwhile."""
+    """The run that a config describes, in its folder if it has one, which nobody else may use meanwhile.
+
+    ``far`` makes the engine where clients are devices of their own.
+    """
+    if config.engine.name == "flower" and far is None:
+        raise ConfigError(
+            "engine.name='flower' should be run on nodes, by `clusterfl federate local` or `clusterfl federate run`; "
+            "for a simulation leave engine.name unset"
+        )
     check_given(config, population, task)  # before anything of an earlier run is touched
     if out is None:
-        setup = prepare(config, population, task)
+        setup = prepare(config, population, task, far)
         with setup.simulation() as simulation:
             begin(simulation)
             return Done(setup.config, simulation.run(callbacks))
@@ -204,7 +212,7 @@ def carry_out(
         else:
             clear(out)
         write_config(out, asked)
-        setup = prepare(asked, population, task)
+        setup = prepare(asked, population, task, far)
         write_config(out, setup.config)
         write_data_card(out, setup.config, setup.population)
         with setup.simulation() as simulation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,6 +26,8 @@ from clusterfl.task import Task
 
 log = logging.getLogger(__name__)
 
+Far = Callable[[Task, Population], BaseEngine]  # makes the engine that reaches clients on devices of their own
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -35,6 +37,7 @@ class Setup:
     population: Population
     task: Task
     attackers: Tensor
+    far: Far | None = None
 
     def engine(self) -> BaseEngine:
         """The engine, started; whoever asks for it ends it."""
@@ -47,6 +50,7 @@ class Setup:
             attack=config.attack,
             attackers=self.attackers,
             privacy=config.privacy,
+            far=None if self.far is None else self.far(self.task, self.population),
         )
 
     @contextmanager
@@ -91,9 +95,7 @@ def check_module(task: Task, population: Population) -> None:
         raise ConfigError(
             f"model={name} should take samples of shape {tuple(x.shape[1:])} and type {kind}: {said}"
         ) from e
-    if population.regression:
-        return
-    if outputs.dim() != 2 or outputs.shape[1] < population.classes:
+    if not population.regression and (outputs.dim() != 2 or outputs.shape[1] < population.classes):
         shape = tuple(outputs.shape[1:])
         raise ConfigError(f"model={name} should give {population.classes} outputs, one per class, but gives {shape}")
 
@@ -109,7 +111,12 @@ def naming_clients(population: Population) -> Iterator[None]:
 
 
 def prepare(
-    config: Config, population: Population | None = None, task: Task | None = None, *, start: bool = True
+    config: Config,
+    population: Population | None = None,
+    task: Task | None = None,
+    far: Far | None = None,
+    *,
+    start: bool = True,
 ) -> Setup:
     """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given.
 
@@ -149,7 +156,7 @@ def prepare(
     load = Load(config.local, per_round, config.rounds, in_script(config.method) or in_script(task))
     engine = resolve(config.engine, task, population, config.device, load)
     resolved = config.model_copy(update={"data": config.data.resolved(), "engine": engine})
-    return Setup(resolved, population, task, config.attackers(population))
+    return Setup(resolved, population, task, config.attackers(population), far)
 
 
 def say_if_late(config: Config) -> None:

@@ -24,3 +24,18 @@ def test_digits(shift: str, k: int) -> None:
 def test_an_impossible_range_is_one_sentence(k: str, tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["choose-k", "--k", k])
     assert found.exit_code == 2 and found.stderr.count("\n") == 1 and "should" in found.stderr
+
+
+def test_under_privacy_it_says_what_it_spent_and_draws_noise_of_its_own() -> None:
+    pytest.importorskip("dp_accounting")
+    settings = ["data.clients=6", "data.clusters=2", "data.samples=20", "engine.name=serial", "privacy.clip=0.5"]
+    words = ["choose-k", "--k", "1-2", "--most", "2", *(w for s in settings for w in ("--set", s))]
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["privacy"]
+    assert found["uploads"] == 2 and found["epsilon"] > 0.0 and found["uncovered"] == []
+    plain = CliRunner().invoke(app, words).stdout
+    assert f"epsilon {found['epsilon']:.3g} (delta 1e-05)" in plain and "no ledger joins the two" in plain
+    views = [json.loads(CliRunner().invoke(app, [*words, "--json", *more]).stdout)["views"] for more in ([], LOWER)]
+    assert views[0] != views[1]
+
+
+LOWER = ["--set", "local.lr=0.0999999"]  # the same updates but for rounding: the same noise would give the same views

@@ -58,8 +58,12 @@ def test_whole_numbers_stay_whole_and_bytes_become_floats() -> None:
 @pytest.mark.parametrize(
     ("y", "more", "says"),
     [
-        ([0, np.nan, 1], {}, "train row 1: the target nan should be a finite number"),
-        ([0, np.nan, 1], {"classes": 2}, "train row 1: the label nan should be a class"),
+        (
+            [0, 1, 5.29],
+            {"targets": "classes"},
+            'train row 2: the label 5.29 should be a class .*loss = "mse"',
+        ),
+        ([0, np.nan, 1], {}, "train row 1: the label nan should be a class"),
         ([0, -1, 1], {}, "train row 1: the label -1 should be a class number from 0"),
         ([1, 2, 3], {}, "train row 0: labels should start at 0, but nobody's does; subtract 1"),
         ([1, 2, 3], {"classes": 3}, "train row 2: the label 3 should be below the number of classes, 3"),
@@ -82,9 +86,13 @@ def test_a_class_that_nobody_has_may_be_the_first() -> None:
     assert Population.from_arrays(arrays([1, 2]), arrays([1, 2]), classes=3).classes == 3
 
 
-def test_datasets_have_names() -> None:
+def test_datasets_are_not_truncated() -> None:
     whole = [TensorDataset(torch.zeros(2, 3), torch.tensor([0, 1]))]
     assert Population.from_datasets(whole, whole, names=["ann"]).names == ("ann",)
+    parts = [TensorDataset(torch.zeros(2, 3), torch.tensor([0.0, 5.29]))]
+    assert Population.from_datasets(parts, parts).train.y.tolist() == pytest.approx([0.0, 5.29])
+    with pytest.raises(DataError, match=r"the label 5\.29 should be a class"):
+        Population.from_datasets(parts, parts, targets="classes")
 
 
 X = np.zeros((3, 2))
@@ -113,13 +121,13 @@ def test_whole_numbers_are_classes_unless_said_otherwise() -> None:
 
 @pytest.mark.parametrize("more", [{"targets": "classes"}, {"classes": 6}], ids=str)
 def test_a_fraction_is_no_class(more: dict[str, Any]) -> None:
-    says = r"client 'client-01', train row 2: the label 5.29 should be a class .* targets=\"numbers\""
+    says = r"client 'client-01', train row 2: the label 5.29 should be a class .*numbers"
     with pytest.raises(DataError, match=says):
         of_targets([0, 1, 2], [0.0, 1.0, 5.29], **more)
 
 
 def test_targets_are_finite() -> None:
-    with pytest.raises(DataError, match="client 'client-00', train row 1: the target nan should be a finite number"):
+    with pytest.raises(DataError, match="train row 1: the target nan should be a finite number"):
         of_targets([0.5, np.nan, 1.0])
 
 

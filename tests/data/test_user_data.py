@@ -144,6 +144,40 @@ def test_damaged_tables_are_named(tmp_path: Path) -> None:
             load_source(f"table:{tmp_path / name}")
 
 
+def prices(path: Path) -> str:
+    rows = [(f"city-{i}", float(j), 0.5 + j + 10 * i) for i in range(3) for j in range(10)]
+    pd.DataFrame(rows, columns=["client", "area", "label"]).to_csv(path, index=False)
+    return f"table:{path}"
+
+
+def test_a_table_of_numbers(tmp_path: Path) -> None:
+    """A column of floats is refused with the remedy, and used as it is with a loss of numbers."""
+    name = prices(tmp_path / "prices.csv")
+    with pytest.raises(DataError, match=r"row 1: the label 0\.5 should be a class .*--set task\.loss=mse"):
+        load_source(name)
+    source = load_source(name, reading=Reading(numbers=True))
+    assert source.classes == 0 and source.y_train.dtype == np.float32
+    assert sorted(source.y_train.tolist()) == sorted(0.5 + j + 10 * i for i in range(3) for j in range(10))
+    population = build(DataConfig(source=name, clients=3), KEY, regression=True)
+    assert population.regression and population.outputs == 1
+
+
+def test_words_are_no_numbers(tmp_path: Path) -> None:
+    pd.DataFrame({"client": ["a", "b"], "x": [0.0, 1.0], "label": ["red", "blue"]}).to_csv(tmp_path / "t.csv")
+    with pytest.raises(DataError, match="column 'label', row 1: targets should be numbers for a loss of numbers"):
+        load_source(f"table:{tmp_path / 't.csv'}", reading=Reading(numbers=True))
+
+
+def test_a_folder_of_numbers(tmp_path: Path) -> None:
+    """Targets of any shape."""
+    for i in range(3):
+        np.savez(tmp_path / f"{i}.npz", x=RNG.normal(size=(10, 5)), y=RNG.normal(size=(10, 2)) + i)
+    population = build(DataConfig(source=f"folder:{tmp_path}", clients=3), KEY, regression=True)
+    assert population.outputs == 2 and population.train.y.shape == (24, 2)
+    with pytest.raises(DataError, match=r"0\.npz: labels of shape \(10, 2\) should be one per sample"):
+        load_source(f"folder:{tmp_path}")
+
+
 def test_own_data_is_used_whole_and_in_its_order(tmp_path: Path) -> None:
     names = [f"h{i}" for i in (5, 3, *range(100, 128))]  # neither sorted nor as many as the demo has
     frame = pd.DataFrame({"client": np.repeat(names, 4), "label": np.arange(120) % 3, "f": np.arange(120.0)})
@@ -207,38 +241,4 @@ def test_text_labels_in_a_folder_are_classes(tmp_path: Path) -> None:
     assert source.class_names == ("a", "b", "c") and source.y_train.tolist() == [1, 0, 1, 2, 0, 1]
     np.savez(tmp_path / "1.npz", x=np.array([[0, 1], [0, np.nan], [0, 1.0]]), y=np.array(["a", "b", "c"]))
     with pytest.raises(DataError, match=r"1\.npz, row 1: samples should be finite"):
-        load_source(f"folder:{tmp_path}")
-
-
-def prices(path: Path) -> str:
-    rows = [(f"city-{i}", float(j), 0.5 + j + 10 * i) for i in range(3) for j in range(10)]
-    pd.DataFrame(rows, columns=["client", "area", "label"]).to_csv(path, index=False)
-    return f"table:{path}"
-
-
-def test_a_table_of_numbers(tmp_path: Path) -> None:
-    """A column of floats is refused with the remedy, and used as it is with a loss of numbers."""
-    name = prices(tmp_path / "prices.csv")
-    with pytest.raises(DataError, match=r"row 1: the label 0\.5 should be a class .*--set task\.loss=mse"):
-        load_source(name)
-    source = load_source(name, reading=Reading(numbers=True))
-    assert source.classes == 0 and source.y_train.dtype == np.float32
-    assert sorted(source.y_train.tolist()) == sorted(0.5 + j + 10 * i for i in range(3) for j in range(10))
-    population = build(DataConfig(source=name, clients=3), KEY, regression=True)
-    assert population.regression and population.outputs == 1
-
-
-def test_words_are_no_numbers(tmp_path: Path) -> None:
-    pd.DataFrame({"client": ["a", "b"], "x": [0.0, 1.0], "label": ["red", "blue"]}).to_csv(tmp_path / "t.csv")
-    with pytest.raises(DataError, match="column 'label', row 1: the target 'red' should be a number"):
-        load_source(f"table:{tmp_path / 't.csv'}", reading=Reading(numbers=True))
-
-
-def test_a_folder_of_numbers(tmp_path: Path) -> None:
-    """Targets of any shape."""
-    for i in range(3):
-        np.savez(tmp_path / f"{i}.npz", x=RNG.normal(size=(10, 5)), y=RNG.normal(size=(10, 2)) + i)
-    population = build(DataConfig(source=f"folder:{tmp_path}", clients=3), KEY, regression=True)
-    assert population.outputs == 2 and population.train.y.shape == (24, 2)
-    with pytest.raises(DataError, match=r"0\.npz: labels of shape \(10, 2\) should be one per sample"):
         load_source(f"folder:{tmp_path}")

@@ -51,8 +51,8 @@ def diverged_once(tally: Tally, amount: int, folder: Path) -> None:
             lost = [r.round for r in outcome.records if r.lost]
             assert lost == [1], f"rounds {lost} had no sound reply"
             assert all(is_finite(tree) for tree in guard.states().values()), "NaN is kept"
-            before, after = (float(outcome.records[t].accuracy.mean()) for t in (1, 2))
-            assert after > before, f"accuracy {before:.2f}, then {after:.2f}"
+            mean = outcome.accuracy.mean
+            assert mean > 0.4, f"accuracy {mean:.2f} of three classes"
 
 
 def stopped_worker(tally: Tally, amount: int, folder: Path) -> None:

@@ -17,6 +17,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "fedds": {"k": 2, "warmup": 1},
     "feddsmic": {"k": 2, "warmup": 1},
     "fcca": {"k": 2, "warmup": 1, "flow_steps": 3, "blocks": 2, "hidden": 8, "draws": 16},
+    "kin": {"trial": 2},
     "md-icfl": {"k": 2, "samples": 2, "iterations": 5, "warmup": 0},
     "hypcluster": {"k": 2},
     "pfa": {"k": 2, "group_round": 1},

@@ -33,6 +33,7 @@ STRATEGIES = [
     "resample-balanced",
     "shared-body",
     "misplaced",
+    "kin",
 ]
 
 

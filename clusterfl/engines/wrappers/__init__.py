@@ -21,7 +21,7 @@ class Wrapper(BaseEngine):
     def __init__(self, inner: BaseEngine) -> None:
         self.inner = inner
         self.task, self.clients, self.traffic = inner.task, inner.clients, inner.traffic
-        self.population = inner.population
+        self.population, self.far = inner.population, inner.far
 
     def set_population(self, population: Population) -> None:
         super().set_population(population)
@@ -47,6 +47,9 @@ class Wrapper(BaseEngine):
 
     def rejections(self) -> int:
         return self.inner.rejections()
+
+    def note_rejection(self, client: int) -> None:
+        self.inner.note_rejection(client)
 
     def account(self) -> Tree | None:
         return self.inner.account()

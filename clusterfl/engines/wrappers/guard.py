@@ -51,6 +51,7 @@ class Guard(Wrapper):
                 if reason:
                     client = int(call.ids[p])
                     self.rejected[client] = self.rejected.get(client, 0) + 1
+                    self.inner.note_rejection(client)
                     name = self.population.names[client]
                     log.warning("%s: the reply of client %d (%s) is rejected: %s", call.label, client, name, reason)
             good = torch.tensor([j for j, reason in enumerate(reasons) if not reason], dtype=torch.int64)

@@ -282,6 +282,13 @@ class Private(Changing):
         self.own.sampled = {t: (a, of, n) for t, a, of, n in account["sampled"].tolist()}
 
 
+class Charged(Private):
+    """Only the ledger: clients on devices of their own have clipped and blurred before anything left them."""
+
+    def change(self, call: Call, chunk: Chunk) -> Chunk:
+        return chunk
+
+
 # -- what a declaration says ---------------------------------------------------------------------------
 
 

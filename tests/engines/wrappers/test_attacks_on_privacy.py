@@ -24,7 +24,7 @@ from tests.engines.wrappers.exchanges import flatten
 pytest.importorskip("dp_accounting")
 
 RULE = SGD(lr=1.0, batch=64)
-TRIES = 600
+TRIES = 400
 DELTA = 1e-3
 METHODS: list[Any] = [
     FedAvg(local=RULE, weights="uniform"),

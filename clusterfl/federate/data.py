@@ -1,0 +1,179 @@
+"""A node's own data, read on the node: a file, a function of the user's, or a part of a config's population."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clusterfl import keys
+from clusterfl.engines.flower.messages import Reading
+from clusterfl.engines.flower.node import OwnData
+from clusterfl.errors import DataError
+
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a node's data is, as its start script says.
+
+    ``data``: a ``.npz``, ``.csv`` or ``.parquet`` file, ``module:function``, or ``list`` for client number ``index``
+    of the config's own population (a demonstration).
+    """
+
+    name: str
+    data: str
+    config: str = ""
+    index: int = 0
+
+
+def load(where: Where, reading: Reading) -> OwnData:
+    """The node's samples, its own test part held out if they come without one; a file is read again when it changes."""
+    path = Path(where.config if where.data == "list" else where.data)
+    return _load(where, reading, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=1)
+def _load(where: Where, reading: Reading, changed: int) -> OwnData:
+    if where.data == "list":
+        return _of_config(Path(where.config), where.index)
+    path = Path(where.data).expanduser()
+    if path.suffix == ".npz":
+        parts = _npz(path)
+    elif path.suffix in TABLES:
+        parts = _table(path, where.name)
+    elif ":" in where.data:
+        parts = _called(where.data)
+    else:
+        raise DataError(
+            f"data={where.data!r} should be a .npz, .csv or .parquet file, module:function, or 'list' for a demo"
+        )
+    return own_data(where.name, where.data, parts, reading)
+
+
+def own_data(name: str, where: str, parts: dict[str, Any], reading: Reading) -> OwnData:
+    """Arrays x and y, or x_train, y_train, x_test and y_test, as a node's data."""
+    if "x" in parts:
+        x, y = _checked(where, parts["x"], parts["y"])
+        order = keys.permutation(keys.fold_in(keys.key(0), "node", name), len(y)).numpy()
+        cut = min(max(round(reading.test_fraction * len(y)), 1), max(len(y) - 1, 0))
+        test, train = order[:cut], order[cut:]
+        sides = (x[train], y[train]), (x[test], y[test])
+    else:
+        sides = (
+            _checked(where, parts["x_train"], parts["y_train"]),
+            _checked(where, parts["x_test"], parts["y_test"]),
+        )
+    if reading.numbers:
+        xs = [_samples(where, x, reading.normalize) for x, _ in sides]
+        ys = [_numbers(where, y) for _, y in sides]
+        return OwnData(xs[0], ys[0], xs[1], ys[1], ())
+    for _, y in sides:
+        if y.ndim != 1:
+            raise DataError(f"{where}: labels of shape {y.shape} should be one class per sample")
+    named = [np.array([_class_name(v) for v in y.tolist()], dtype=object) for _, y in sides]
+    classes = in_order({c for y in named for c in y})
+    place = {c: j for j, c in enumerate(classes)}
+    xs = [_samples(where, x, reading.normalize) for x, _ in sides]
+    ys = [torch.tensor([place[c] for c in y], dtype=torch.int64) for y in named]
+    return OwnData(xs[0], ys[0], xs[1], ys[1], classes)
+
+
+def in_order(names: set[str]) -> tuple[str, ...]:
+    """Class names in the order of their numbers, if all are numbers, else of the alphabet."""
+    numbers = all(name.lstrip("-").isdigit() for name in names)
+    return tuple(sorted(names, key=lambda n: (int(n), n) if numbers else (0, n)))
+
+
+def _class_name(value: Any) -> str:
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return str(int(value)) if whole else str(value)
+
+
+def _numbers(where: str, y: Any) -> torch.Tensor:
+    if y.dtype.kind not in "buif" or not np.isfinite(y).all():
+        raise DataError(f"{where}: targets should be finite numbers for this task, but are of type {y.dtype}")
+    return torch.from_numpy(y.astype(np.float32))
+
+
+def _checked(where: str, x: Any, y: Any) -> tuple[Any, Any]:
+    x, y = np.asarray(x), np.asarray(y)
+    if not y.ndim or len(x) != len(y):
+        raise DataError(f"{where}: labels of shape {y.shape} should be one per sample, ({len(x)},)")
+    if x.dtype.kind not in "buif" or (x.dtype.kind == "f" and not np.isfinite(x).all()):
+        raise DataError(f"{where}: samples should be finite numbers")
+    return x, y
+
+
+def _samples(where: str, x: Any, normalize: str) -> torch.Tensor:
+    from clusterfl.data.source import channels_first, to_float
+
+    if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3)):
+        x = channels_first(x)
+    return to_float(x, normalize, 255.0 if x.dtype == np.uint8 else None)
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    from clusterfl.data.formats import npz_names, read_npz
+
+    if not path.is_file():
+        raise DataError(f"data={str(path)!r} should be a file on the node")
+    names = ("x_train", "y_train", "x_test", "y_test") if "x_test" in npz_names(path) else ("x", "y")
+    return dict(zip(names, read_npz(path, *names), strict=True))
+
+
+def _table(path: Path, name: str) -> dict[str, Any]:
+    """Columns ``label`` and optionally ``split``; of a ``client`` column only the node's own rows; others: features."""
+    if not path.is_file():
+        raise DataError(f"data={str(path)!r} should be a file on the node")
+    from clusterfl.data import user_tables as tables
+
+    columns = tables.read_columns(path)
+    column = tables.wanted(path, columns, "label", "its header")
+    tables.complete(path, "label", column)
+    y = column.to_numpy()
+    if y.dtype.kind not in "biuf":
+        y = tables.texts(path, "label", column)
+    mine = np.ones(len(y), dtype=bool)
+    if "client" in columns:
+        mine = tables.texts(path, "client", columns["client"]) == name
+        if not mine.any():
+            raise DataError(f"{path}: its column 'client' should name {name!r} in some rows")
+    features = tuple(column for column in columns if column not in ("client", "label", "split"))
+    x, y = tables.features(path, columns, features)[mine], y[mine]
+    if "split" not in columns:
+        return {"x": x, "y": y}
+    test = tables.test_rows(path, columns, len(mine))[mine]
+    return {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
+
+
+def _called(spec: str) -> dict[str, Any]:
+    """What the user's function returns: (x, y), or (x_train, y_train, x_test, y_test)."""
+    module, _, name = spec.partition(":")
+    try:
+        function: Callable[[], Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as e:
+        raise DataError(f"data={spec!r} should name a function that the node can import, but: {e}") from e
+    found = tuple(function())
+    if len(found) not in (2, 4):
+        raise DataError(f"data={spec!r} should return (x, y) or (x_train, y_train, x_test, y_test)")
+    names = ("x", "y") if len(found) == 2 else ("x_train", "y_train", "x_test", "y_test")
+    return dict(zip(names, found, strict=True))
+
+
+def _of_config(path: Path, index: int) -> OwnData:
+    """Client ``index`` of a config's own population."""
+    from clusterfl.config import Config
+
+    population = Config.load(path).population()
+    if not 0 <= index < len(population.train):
+        raise DataError(f"index={index} should be below the config's {len(population.train)} clients")
+    classes = population.class_names or tuple(str(c) for c in range(population.classes))
+    return OwnData(*population.train.of(index), *population.test.of(index), classes)

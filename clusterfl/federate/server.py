@@ -1,0 +1,270 @@
+"""The server's process: it meets the nodes, and carries out the same durable run that a simulation is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clusterfl.config import Config
+from clusterfl.data.population import Population, Shards
+from clusterfl.engines import codec
+from clusterfl.engines.base import BaseEngine
+from clusterfl.engines.flower.engine import Exchange, Flower, Post, Seen
+from clusterfl.engines.flower.messages import Hello, Introduction, Place, Problem, Reading
+from clusterfl.errors import ClientError, ClusterflError, ConfigError
+from clusterfl.federate import service
+from clusterfl.federate.data import in_order
+from clusterfl.federate.folder import FOLDER, SINCE, Federation
+from clusterfl.federate.processes import began
+from clusterfl.loop import Callback, Moment
+from clusterfl.runs.files import write_whole
+from clusterfl.runs.run import carry_out
+from clusterfl.runs.setup import prepare
+from clusterfl.task import Task
+
+log = logging.getLogger(__name__)
+
+NODES = "nodes.json"
+
+
+def serve(grid: Any, run_id: int, settings: Mapping[str, Any]) -> None:
+    """What Flower's server app does."""
+    from clusterfl.engines.flower.grid import GridPost
+
+    federation = Federation.read(Path(os.environ[FOLDER]))
+    to_file = logging.FileHandler(federation.run_log, encoding="utf-8")
+    to_file.setLevel(logging.INFO)
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s"))
+    logging.getLogger("clusterfl").setLevel(logging.INFO)
+    logging.getLogger().addHandler(to_file)  # Flower keeps what its apps print to itself
+    say(federation, "running", run=run_id)
+    try:
+        keys = None if federation.insecure else federation.public_keys()
+        post = GridPost(grid, keys, float(os.environ.get(SINCE, "0")))
+        said: list[str] = []
+        if settings["task"] == "run":
+            train(federation, post, f"{run_id}", resume=bool(settings["resume"]), force=bool(settings["force"]))
+        else:
+            said = attend(federation, post, f"{run_id}", settings)
+    except (ClusterflError, ClientError) as e:
+        say(federation, "failed", " ".join(str(e).split()), run=run_id)
+        raise
+    except BaseException as e:
+        say(federation, "failed", f"{type(e).__name__}: {e}", run=run_id)
+        raise
+    say(federation, "finished", run=run_id, said=said)
+
+
+def say(federation: Federation, state: str, error: str = "", run: int = 0, said: Sequence[str] = ()) -> None:
+    """Where the server's process stands, for whoever watches it."""
+    mine = {"pid": os.getpid(), "began": began(os.getpid()), "run": run}
+    found = {"state": state, "error": error, "said": list(said), **mine}
+    write_whole(federation.folder / "state.json", (json.dumps(found, indent=2) + "\n").encode())
+
+
+def train(federation: Federation, post: Post, attempt: str, *, resume: bool = False, force: bool = False) -> None:
+    """The run, from its start or its last checkpoint."""
+    config = Config.load(federation.config)
+    names, run = federation.trained(config), federation.run_folder
+    known = read_nodes(run) if resume else {}
+    exchange = Exchange(post, federation.terms, {n: Seen(**s) for n, s in known.get("seen", {}).items()})
+    reading = reading_of(config)
+    introductions: dict[str, Introduction] = {}
+    if federation.demo:
+        population = config.population()
+        classes: tuple[str, ...] = tuple(str(c) for c in range(population.classes))  # none of numbers
+        here = exchange.wait_for(set(names), len(names), exchange.clock() + federation.terms.wait)
+        if len(here) < federation.terms.least:
+            raise ClusterflError(f"{federation.terms.least} nodes should be connected, but only {len(here)} are")
+    else:
+        introductions = meet(names, exchange, reading, known)
+        classes = agreed_classes(federation, introductions, tuple(known.get("classes", ())))
+        population = stand_in(names, introductions, classes)
+    facts = {
+        "run": known.get("run") or f"run{attempt}",
+        "classes": list(classes),
+        "input_shape": list(population.input_shape),
+        "outputs": population.outputs,
+        "introductions": {n: asdict(i) for n, i in introductions.items()},
+    }
+    problem = problem_of(config, facts)
+    place = Place(str(facts["run"]), f"try{attempt}", 0, -1)
+    watch = Watch(run, exchange, names, facts, config.checkpoint.every * config.checkpoint.keep)
+
+    def far(task: Task, population: Population) -> BaseEngine:
+        watch.engine = Flower(task, population, exchange, names, problem, reading, place)
+        return watch.engine
+
+    carry_out(config, population, out=run, resume=resume, force=force, callbacks=[watch], far=far)
+
+
+def reading_of(config: Config) -> Reading:
+    return Reading(config.data.normalize, config.data.test_fraction, config.task.regression)
+
+
+def problem_of(config: Config, facts: Mapping[str, Any]) -> Problem:
+    """What nodes compute with, of a run that has begun."""
+    privacy = {f.name: getattr(config.privacy, f.name) for f in fields(config.privacy)}
+    shape, classes = tuple(facts["input_shape"]), tuple(facts["classes"])
+    task = {f.name: getattr(config.task, f.name) for f in fields(config.task)}
+    return Problem(config.model.name, config.model.params, shape, classes, int(facts["outputs"]), task, privacy)
+
+
+# -- models in service -------------------------------------------------------------------------------------
+
+
+def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[str, Any]) -> list[str]:
+    """Publishes, rolls back or admits; what was done, in words."""
+    config, known = Config.load(federation.config), read_nodes(federation.run_folder)
+    if not known:
+        raise ConfigError(f"{federation.run_folder} should hold a run of this federation; train one first")
+    asked = int(settings["round"])
+    snapshot = service.snapshot_of(federation.run_folder, None if asked < 0 else asked)
+    exchange, reading, problem = Exchange(post, federation.terms), reading_of(config), problem_of(config, known)
+    place = Place(known["run"], f"try{attempt}", snapshot.round + 1, -1)
+    desk = service.Desk(federation, config, exchange, problem, reading, place)
+    if settings["task"] == "publish":
+        return service.publish(desk, snapshot, float(settings["margin"]))
+    if settings["task"] == "rollback":
+        return service.rollback(desk, snapshot, int(settings["cluster"]))
+    name = str(settings["node"])
+    said = meet((name,), exchange, reading, {})
+    agreed_classes(replace(federation, classes=problem.classes), said, ())
+    if name not in said or said[name].declined:
+        raise ClusterflError(f"node {name!r} cannot be admitted: {said[name].declined}")
+    everybody = stand_in(federation.nodes, said, problem.classes)
+    setup = prepare(
+        config, everybody, far=lambda t, p: Flower(t, p, exchange, federation.nodes, problem, reading, place)
+    )
+    with setup.engine() as engine:
+        return service.admit(desk, engine, snapshot, name)
+
+
+# -- who is there ------------------------------------------------------------------------------------------
+
+
+def meet(
+    names: tuple[str, ...], exchange: Exchange, reading: Reading, known: Mapping[str, Any]
+) -> dict[str, Introduction]:
+    """What each node says it holds. One that is away keeps what it said when the run began."""
+    terms = exchange.terms
+    exchange.wait_for(set(names), len(names), exchange.clock() + terms.wait)
+    tokens = {name: j for j, name in enumerate(names)}
+    letters = {name: codec.pack(Hello(tokens[name], name, reading)) for name in names}
+    answers, failures = exchange.run("hello", "query", letters, tokens)
+    found = {n: Introduction(**_tuples(i)) for n, i in known.get("introductions", {}).items()}
+    found |= {n: a for n, a in answers.items() if isinstance(a, Introduction)}
+    for name, said in found.items():
+        if said.declined:
+            log.warning("node %r takes no part: %s", name, said.declined)
+    taking = [n for n, said in found.items() if not said.declined]
+    least = min(terms.least, len(names))
+    if len(taking) < least:
+        reasons = "; ".join(
+            [*(f"{n}: {r}" for n, r in failures.items()), *(f"{n}: {i.declined}" for n, i in found.items())]
+        )
+        raise ClusterflError(f"{least} nodes should take part, but {len(taking)} do ({reasons})")
+    for part in ("input_shape", "target_shape"):
+        if len({getattr(found[n], part) for n in taking}) > 1:
+            differ = "; ".join(f"{n}: {list(getattr(found[n], part))}" for n in taking)
+            what = "samples" if part == "input_shape" else "targets"
+            raise ClusterflError(f"{what} should have one shape on all nodes, but have: {differ}")
+    return {n: found[n] for n in names if n in found}
+
+
+def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in table.items()}
+
+
+def agreed_classes(
+    federation: Federation, introductions: dict[str, Introduction], before: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The classes by name: those of federation.toml, of the run that goes on, or all that nodes name.
+
+    A node with another class is refused by name: it is left out of the run.
+    """
+    agreed = federation.classes or before
+    if not agreed:
+        return in_order({c for said in introductions.values() if not said.declined for c in said.classes})
+    for name, said in list(introductions.items()):
+        unknown = sorted(set(said.classes) - set(agreed))
+        if unknown and not said.declined:
+            log.warning("node %r is refused: its classes %s are not among those agreed on", name, unknown)
+            introductions[name] = Introduction(
+                said.token, 0, 0, said.input_shape, said.classes, f"unknown classes {unknown}"
+            )
+    return agreed
+
+
+@dataclass(frozen=True)
+class Nodes(Population):
+    """Clients whose data nobody here has seen; they are the same run's as long as names and classes are the same."""
+
+    names: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(repr((self.names, self.classes, self.input_shape)).encode()).hexdigest()
+
+
+def stand_in(names: tuple[str, ...], introductions: dict[str, Introduction], classes: tuple[str, ...]) -> Population:
+    """A population of the right sizes that holds no data: one blank sample stands for all of everybody's."""
+    one = next(said for said in introductions.values() if not said.declined)
+    label = torch.zeros(1, dtype=torch.int64) if classes else torch.zeros(1, *one.target_shape)
+
+    def shards(sizes: list[int]) -> Shards:
+        offsets = torch.tensor([0, *sizes]).cumsum(0)
+        return Shards(
+            torch.zeros(1, *one.input_shape), label, torch.zeros(int(offsets[-1]), dtype=torch.int64), offsets
+        )
+
+    said = [introductions.get(name) for name in names]
+    train, test = ([0 if s is None or s.declined else getattr(s, part) for s in said] for part in ("train", "test"))
+    about = f"{len(names)} nodes' own data"
+    return Nodes(shards(train), shards(test), len(names), len(classes), name=about, names=names)
+
+
+# -- how it goes -------------------------------------------------------------------------------------------
+
+
+class Watch(Callback):
+    """After each round: what is settled is settled, and what is known of each node is written beside the run."""
+
+    def __init__(self, run: Path, exchange: Exchange, names: tuple[str, ...], facts: dict[str, Any], back: int) -> None:
+        self.run, self.exchange, self.names, self.facts, self.back = run, exchange, names, facts, back
+        self.engine: Flower | None = None
+
+    def on_start(self, moment: Moment) -> None:
+        self.on_round(moment)
+
+    def on_round(self, moment: Moment) -> None:
+        assert self.engine is not None
+        place = self.engine.place
+        self.engine.place = Place(place.run, place.attempt, moment.round + 1, moment.round - self.back)
+        seen = {name: asdict(self.exchange.seen.get(name, Seen())) for name in self.names}
+        clusters = dict(zip(self.names, moment.record.assign.tolist(), strict=False))
+        rows = {
+            **self.facts,
+            "round": moment.round,
+            "clusters": clusters,
+            "seen": seen,
+        }
+        write_whole(self.run / NODES, (json.dumps(rows, indent=2) + "\n").encode())
+
+
+def read_nodes(run: Path) -> dict[str, Any]:
+    """What is known of a run's nodes; nothing where it has none."""
+    try:
+        found: dict[str, Any] = json.loads((run / NODES).read_text(encoding="utf-8"))
+        return found
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,361 @@
+"""Kin: clients say once what their data looks like, the server finds who belongs together, then FedAvg per group.
+
+Nobody says how many groups there are, and nothing is trained to find them. docs/methods/kin.md derives the evidence.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.client import Client
+from clusterfl.cohort import Cohort, Replies
+from clusterfl.errors import NoReplies
+from clusterfl.fields import above, at_least, one_of, option
+from clusterfl.keys import Key
+from clusterfl.message import Kept, Loss, Model, Payload, Statistic, Weight, on_client
+from clusterfl.method import Clusters, Method, Served, log_clusters
+from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, reply, weight_field
+from clusterfl.parts.describe import Describe, Unit, changed, kinds, multiplier, read, summaries
+from clusterfl.parts.evidence import Summaries, evidence, pooled, to_groups
+from clusterfl.parts.holdout import hold_out
+from clusterfl.parts.kinship import find_groups
+from clusterfl.parts.local import SGD, eval_loss, sgd
+from clusterfl.parts.regroup import candidates, common_body, joined_again, jury, mixed, renamed
+from clusterfl.parts.spreads import measured
+from clusterfl.parts.start import first_net
+from clusterfl.parts.unlabelled import misfits
+from clusterfl.task import Task
+from clusterfl.tree import Tree, concat, put, put_rows, repeat, row, stack, take
+
+Features = Literal["random", "model"]
+By = Literal["concept", "concept+labels"]
+Share = Literal["none", "body"]
+Personal = Literal["none", "steps", "head"]
+Either = Literal["mean", "best"]
+Newcomers = Literal["labels", "inputs"]
+
+
+@dataclass(frozen=True)
+class KinState(Clusters):
+    """The groups' models, and what every client has said about its data."""
+
+    trial: Tensor  # [K] int64: rounds until a group has to show that it pays; -1: it has
+    joined: Tensor  # [N] bool: whose group did not pay
+    maybe: Tensor  # [N, K] bool: the groups that a client may belong to
+    known: Tensor  # [N] bool: who has described itself
+    stale: Tensor  # [N] bool: whose data has changed since
+    counts: Tensor  # [N, C]
+    means: Tensor  # [N, C, d]
+    blur: Tensor  # [N]: variance of the noise on a class's sum
+    scatter: Tensor  # [d, d] float64, over all clients
+    freedom: Tensor  # of the scatter
+    probe: Tree  # the model whose encoder describes data, if any
+
+
+@dataclass(frozen=True)
+class Kin(Method[KinState]):
+    """FedAvg within groups that are found by evidence before any training."""
+
+    name: ClassVar[str] = "kin"
+    summary: ClassVar[str] = "finds groups, and how many, from class means sent once before training; FedAvg per group"
+    paper: ClassVar[str] = "this project"
+    runs = (Describe,)
+
+    local: SGD = SGD()
+    groups: int | None = option(None, "how many groups; unset: as many as there is evidence for")
+    by: By = option("concept", "what tells groups apart: what a class looks like, or also how often it comes")
+    features: Features = option("random", "of samples: fixed random ones, or the model's own after a warm-up")
+    dims: int = option(64, "features of a sample")
+    warmup: int = option(5, "rounds of FedAvg before features = 'model' looks at clients")
+    trial: int = option(3, "rounds until a group's members compare it with the mean of all groups; 0: never")
+    held: float = option(0.2, "share of its samples that a client holds out during a trial")
+    either: Either = option("mean", "what a client uses that may be in several groups: their mean, or the likeliest")
+    share: Share = option("none", "what all groups have in common: nothing, or all but the head")
+    personal: Personal = option("none", "what a client does to its group's model: nothing, or train all, or its head")
+    tune_epochs: int = option(1, "epochs of the personal training")
+    newcomers: Newcomers = option("labels", "what a newcomer is placed by: its labelled samples, or its inputs alone")
+    watch: bool = option(True, "clients look in every round whether their data has changed, and say so")
+    epsilon: float | None = option(None, "privacy of the statistics, each time they are sent; unset: no noise")
+    delta: float = option(1e-5, "the chance with which epsilon may fail")
+    unit: Unit = option("sample", "what epsilon hides: one sample of a client, or a whole client")
+    weights: Weights = option("size", "how much a client counts in its group's mean")
+    aggregate: Rule = option(Mean(), "how a group's models become one; others than the mean withstand liars")
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "groups", "dims", "tune_epochs")
+        at_least(0, self, "warmup", "trial")
+        if self.trial == 1:
+            raise ValueError("trial=1 should be 0 or at least 2: after one round groups have hardly parted")
+        above(0, self, "epsilon", "delta", "held")
+        if not self.held < 1 or not self.delta < 1:
+            raise ValueError(f"held={self.held} and delta={self.delta} should be below 1")
+        for name, words in (("by", By), ("features", Features), ("either", Either), ("share", Share)):
+            one_of(words, self, name)
+        for name, words in (("personal", Personal), ("newcomers", Newcomers), ("unit", Unit), ("weights", Weights)):
+            one_of(words, self, name)
+        check_rule(self.aggregate)
+
+    @property
+    def description(self) -> Describe:
+        return Describe(self.dims, multiplier(self.epsilon, self.delta) if self.epsilon else 0.0, self.unit)
+
+    # -- the server ------------------------------------------------------------------------------------
+
+    def init(self, task: Task, cohort: Cohort, key: Key) -> KinState:
+        n, no = len(cohort), torch.zeros(len(cohort), dtype=torch.bool)
+        if self.groups is not None and self.groups > n:
+            raise ValueError(f"groups={self.groups} should be at most the number of clients, {n}")
+        return KinState(
+            centers=repeat(first_net(task, key), 1),
+            assign=torch.zeros(n, dtype=torch.int64),
+            trial=torch.tensor([self.trial]),
+            joined=no,
+            maybe=torch.ones(n, 1, dtype=torch.bool),
+            known=no,
+            stale=no,
+            counts=torch.zeros(n, kinds(task)),
+            means=torch.zeros(n, kinds(task), 0),
+            blur=torch.zeros(n),
+            scatter=torch.zeros(0, 0, dtype=torch.float64),
+            freedom=torch.zeros((), dtype=torch.float64),
+            probe={},
+        )
+
+    def round(self, state: KinState, cohort: Cohort) -> KinState:
+        before, everybody = state.assign, cohort
+        if self.features == "random" or cohort.round >= self.warmup:
+            state = self.listen(state, cohort)
+            cohort = cohort.only(cohort.ids[state.known[cohort.ids]])
+        state = self.train_groups(state, cohort)
+        log_clusters(everybody, before, state.assign, state.k)
+        everybody.log(either=(state.maybe[state.known].sum(dim=1) > 1).sum().item(), joined=state.joined.sum().item())
+        return state
+
+    def listen(self, state: KinState, cohort: Cohort) -> KinState:
+        """Clients that are new, or whose data has changed, describe it; then everybody is grouped again."""
+        ask = cohort.ids[~state.known[cohort.ids] | state.stale[cohort.ids]]
+        if not len(ask):
+            return state
+        if self.features == "model" and not state.probe:
+            state = replace(state, probe=row(state.centers, 0))
+        sent: dict[str, Payload] = {"theta": state.probe} if state.probe else {}
+        with suppress(NoReplies):
+            # a conversation of its own: training draws the same batches with it and without
+            aside = Cohort(cohort.engine, ask.sort().values, keys.fold_in(cohort.key, "describe"), cohort.round)
+            got = aside.run(self.description.describe, sent)
+            return self.regroup(self.remember(state, got))
+        return state
+
+    def remember(self, state: KinState, got: Replies) -> KinState:
+        known = read(got, self.description)
+        c, d = known.means.shape[1:]
+        empty = not state.means.shape[2]
+        means = torch.zeros(len(state.known), c, d) if empty else state.means
+        scatter = known.scatter if empty else state.scatter + known.scatter
+        yes = torch.ones(len(got), dtype=torch.bool)
+        return replace(
+            state,
+            known=put(state.known, got.ids, yes),
+            stale=put(state.stale, got.ids, ~yes),
+            counts=put(state.counts, got.ids, known.counts),
+            means=put(means, got.ids, known.means),
+            blur=put(state.blur, got.ids, known.blur),
+            scatter=scatter,
+            freedom=state.freedom + known.freedom,
+        )
+
+    def regroup(self, state: KinState) -> KinState:
+        """The groups that there is evidence for, over everybody known; each goes on from its members' models."""
+        ids = state.known.nonzero().flatten()
+        s, _ = self.summaries(state, ids)
+        found = find_groups(s, self.groups if self.groups is None else min(self.groups, len(ids)))
+        labels = joined_again(found.labels, state.joined[ids])
+        labels = renamed(labels, state.assign[ids])
+        maybe = candidates(to_groups(found.turned(s), labels, found.spread), labels)
+        return self.moved(state, ids, labels, maybe)
+
+    def summaries(self, state: KinState, ids: Tensor) -> tuple[Summaries, Tensor]:
+        return summaries(
+            state.counts[ids],
+            state.means[ids],
+            state.blur[ids],
+            state.scatter,
+            float(state.freedom),
+            labels=self.by == "concept+labels",
+        )
+
+    def moved(self, state: KinState, ids: Tensor, labels: Tensor, maybe: Tensor) -> KinState:
+        """Clients ``ids`` in new groups. A group's model is the mean of the models that its members had."""
+        k, n = int(labels.max()) + 1, len(state.known)
+        mass = torch.zeros(k, state.k, dtype=torch.float64)
+        mass.index_put_((labels, state.assign[ids]), state.counts[ids].sum(dim=1).double() + 1e-9, accumulate=True)
+        centers = stack([mixed(state.centers, line) for line in mass])
+        trial = state.trial[mass.argmax(dim=1)]
+        assign = put(torch.full((n,), int(torch.bincount(labels).argmax())), ids, labels)  # others wait in the largest
+        everywhere = torch.ones(n, k, dtype=torch.bool)
+        return replace(state, centers=centers, assign=assign, trial=trial, maybe=put(everywhere, ids, maybe))
+
+    def train_groups(self, state: KinState, cohort: Cohort) -> KinState:
+        """FedAvg in every group; groups on trial hold samples out, and in the last round of it some members compare."""
+        mean = self.aggregate.by(state.centers, state.assign, weight_field(self.weights))
+        group, ids = state.assign[cohort.ids], cohort.ids
+        tried = (state.trial[group] > 0) & (state.k > 1) & (self.groups is None)
+        due = tried & (state.trial[group] == 1)
+        judges = torch.isin(ids, jury(ids[due], state.assign, keys.fold_in(cohort.key, "jury")))
+        joint: dict[str, Payload] = {"joint": self.joint(state)} if bool(judges.any()) else {}
+        answers = []
+        for some, procedure, shared in (
+            (ids[~tried], self.train, {}),
+            (ids[tried & ~judges], self.try_out, {}),
+            (ids[judges], self.compare, joint),
+        ):
+            if len(some):
+                with suppress(NoReplies):
+                    theta = take(state.centers, state.assign[some])
+                    answers.append(cohort.only(some).run(procedure, shared, theta=theta, into=mean))
+        if not answers:
+            raise NoReplies("Kin.train")
+        ids, centers = torch.cat([got.ids for got in answers]), mean.result()
+        if self.share == "body":
+            centers = common_body(centers, cohort.task.head, torch.bincount(state.assign[ids], minlength=state.k))
+        if self.watch:
+            news = torch.cat([got["changed"] for got in answers]) > 0
+            state = replace(state, stale=put(state.stale, ids, state.stale[ids] | news))
+        state = replace(
+            state, centers=centers, trial=torch.where((state.trial > 1) & (state.k > 1), state.trial - 1, state.trial)
+        )
+        return self.judge(state, cohort, [got for got in answers if "losses" in got.fields])
+
+    def joint(self, state: KinState) -> Tree:
+        """The mean of all groups' models, by their samples."""
+        size = torch.zeros(state.k, dtype=torch.float64).index_add_(0, state.assign, state.counts.sum(dim=1).double())
+        return mixed(state.centers, size)
+
+    def judge(self, state: KinState, cohort: Cohort, answers: list[Replies]) -> KinState:
+        """A group must pay: where its members do better with the mean of all groups, it is joined with others."""
+        if not answers:
+            return state
+        group, losses = state.assign[answers[0].ids], answers[0]["losses"]
+        gain = torch.zeros(state.k).index_add_(0, group, losses[:, 1] - losses[:, 0])
+        asked = torch.bincount(group, minlength=state.k) > 0
+        useless = asked & (gain <= 0)
+        cohort.log(useless=useless.sum().item())
+        state = replace(state, trial=torch.where(asked, -1, state.trial))
+        return self.join(state, useless) if bool(useless.any()) else state
+
+    def join(self, state: KinState, useless: Tensor) -> KinState:
+        """Groups that do not pay become one, which goes on from the mean of all models."""
+        ids = state.known.nonzero().flatten()
+        joined = state.joined | (useless[state.assign] & state.known)
+        labels = joined_again(state.assign[ids], joined[ids])
+        k = int(labels.max()) + 1
+        maybe = torch.zeros(len(ids), k, dtype=torch.bool)
+        for old in range(state.k):  # a client that may be in an old group may be in the one that it went into
+            here = state.assign[ids] == old
+            if bool(here.any()):
+                maybe[:, int(labels[here][0])] |= state.maybe[ids, old]
+        after = self.moved(replace(state, joined=joined), ids, labels, maybe)
+        home = labels[joined[ids]][:1]
+        centers = put_rows(after.centers, home, repeat(self.joint(state), 1))
+        return replace(after, centers=centers, trial=put(after.trial, home, torch.tensor(-1)))
+
+    def serve(self, state: KinState, ids: Tensor) -> Served:
+        return self.served(state, state.assign[ids], state.maybe[ids])
+
+    def served(self, state: KinState, assign: Tensor, maybe: Tensor) -> Served:
+        """Models of groups, and the means of groups for those that may be in several."""
+        models, index = state.centers, assign.clone()
+        if self.either == "mean":
+            several = (maybe.sum(dim=1) > 1).nonzero().flatten()
+            kinds, which = maybe[several].unique(dim=0, return_inverse=True)
+            if len(kinds):
+                models = concat([models, stack([mixed(state.centers, kind.double()) for kind in kinds])])
+                index[several] = state.k + which
+        return Served(models, index, personal=self.personal != "none", groups=assign)
+
+    def admit(self, state: KinState, cohort: Cohort) -> Served:
+        """Newcomers are placed by what they say about their data; nothing is trained."""
+        n = len(cohort)
+        if not bool(state.known.any()):
+            return self.served(state, torch.zeros(n, dtype=torch.int64), torch.ones(n, 1, dtype=torch.bool))
+        sent: dict[str, Payload] = {"theta": state.probe} if state.probe else {}
+        got, table = (self.by_inputs if self.newcomers == "inputs" else self.by_labels)(state, cohort, sent)
+        at = torch.searchsorted(cohort.ids, got.ids, sorter=cohort.ids.argsort())
+        at = cohort.ids.argsort()[at]
+        labels = table.argmax(dim=1)
+        largest = int(torch.bincount(state.assign[state.known]).argmax())
+        assign = put(torch.full((n,), largest), at, labels)
+        maybe = put(torch.ones(n, state.k, dtype=torch.bool), at, candidates(table, labels))
+        return self.served(state, assign, maybe)
+
+    def by_labels(self, state: KinState, cohort: Cohort, sent: dict[str, Payload]) -> tuple[Replies, Tensor]:
+        got = cohort.run(self.description.describe, sent)
+        ids, new = state.known.nonzero().flatten(), read(got, self.description)
+        s, _ = summaries(
+            torch.cat([state.counts[ids].double(), new.counts]),
+            torch.cat([state.means[ids].double(), new.means]),
+            torch.cat([state.blur[ids].double(), new.blur]),
+            state.scatter,
+            float(state.freedom),
+            labels=self.by == "concept+labels",
+        )
+        first, rest = torch.arange(len(s)).split([len(ids), len(got)])
+        labels = state.assign[ids]
+        found = measured(s.take(first), labels)
+        turned = found.turned(s)
+        return got, evidence(turned.take(rest), pooled(turned.take(first), labels, state.k), found.spread)
+
+    def by_inputs(self, state: KinState, cohort: Cohort, sent: dict[str, Payload]) -> tuple[Replies, Tensor]:
+        ids = state.known.nonzero().flatten()
+        s, whiten = self.summaries(state, ids)
+        groups = pooled(s, state.assign[ids], state.k)
+        shares = groups.weights / groups.weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
+        known = {"means": groups.means.float(), "shares": shares.float(), "whiten": whiten.float()}
+        got = cohort.run(self.fit, {**sent, **known})
+        return got, -got["losses"].double()
+
+    def cost(self, task: Task) -> tuple[int, int]:
+        return task.size, task.size + bytes_of(self.weights) + (4 if self.watch else 0)
+
+    # -- the client ------------------------------------------------------------------------------------
+
+    @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"))
+    def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        return self.answer(me, sgd(me, theta, self.local))
+
+    @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"))
+    def try_out(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        """Training without the samples that :meth:`compare` looks at."""
+        return self.answer(me, sgd(hold_out(me, self.held)[0], theta, self.local))
+
+    def answer(self, me: Client, theta: Tree) -> dict[str, Payload]:
+        news: dict[str, Payload] = {"changed": changed(me)} if self.watch else {}
+        return reply(me, self.weights, theta=theta, **news)
+
+    @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"), losses=Loss())
+    def compare(self, me: Client, theta: Tree, joint: Tree) -> dict[str, Payload]:
+        """As :meth:`try_out`, and the losses of the group's model and of the joint one on the samples held out."""
+        held = hold_out(me, self.held)[1]
+        losses = torch.stack([eval_loss(held, theta), eval_loss(held, joint)])
+        return {**self.answer(me, sgd(hold_out(me, self.held)[0], theta, self.local)), "losses": losses}
+
+    @on_client(losses=Loss())
+    def fit(
+        self, me: Client, means: Tensor, shares: Tensor, whiten: Tensor, theta: Tree | None = None
+    ) -> dict[str, Payload]:
+        """How badly the client's inputs, without labels, fit each group."""
+        z = torch.cat([self.description.features(me, x, theta) @ whiten for x, _, _ in me.train.pieces()])
+        return {"losses": misfits(z, me.train.w, means, shares)}
+
+    @on_client(theta=Kept())
+    def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
+        if self.personal == "none":
+            return {"theta": theta}
+        rule = replace(self.local, epochs=self.tune_epochs, steps=None)
+        return {"theta": sgd(me, theta, rule, only=me.task.head if self.personal == "head" else None)}

@@ -1,0 +1,76 @@
+"""Fixed random features of a sample: the same map on every client, drawn once from a key of its own.
+
+They are no better than a guess at what matters in the data, but they need no training, they are the same everywhere
+from the first round on, and no sample's features are longer than 1, so that what they add to a sum is bounded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from clusterfl import keys
+
+FILTERS, KERNEL, GRID = 32, 5, 4  # of the random convolution
+ROOT = ("kin", "features")
+
+
+def random_features(x: Tensor, d: int) -> Tensor:
+    """``[n, d']`` with ``d' <= d``, each row at most 1 long: what kind of sample it is decides how.
+
+    Images ``[n, C, H, W]``: one random convolution, its modulus, means over a 4x4 grid, divided by their mean (light
+    and contrast drop out), projected. Vectors: projected if they are longer than d. Tokens: hashed counts.
+    """
+    if not x.is_floating_point():
+        return hashed_counts(x, d)
+    return convolved(x, d) if x.dim() == 4 and min(x.shape[-2:]) >= KERNEL else projected(x.flatten(1), d)
+
+
+def convolved(x: Tensor, d: int) -> Tensor:
+    kernel = _filters(x.shape[1]).to(x)
+    z = F.conv2d(x, kernel).abs()
+    z = F.adaptive_avg_pool2d(z, min(GRID, *z.shape[-2:])).flatten(1)
+    z = z / z.mean(dim=1, keepdim=True).clamp(min=1e-6) - 1.0  # a mean of 1 for every sample tells nothing
+    return projected(z, d)
+
+
+def projected(z: Tensor, d: int) -> Tensor:
+    """Onto d random directions, if there are more, and cut to length 1; samples of values of about 1 lie within."""
+    width = z.shape[1]
+    if width > d:
+        z = z @ _directions(width, d).to(z)
+    return bounded(z / (1.25 * min(width, d) ** 0.5))
+
+
+def hashed_counts(x: Tensor, d: int) -> Tensor:
+    """How often each of d hash values comes, with a sign that is hashed too; a sample of equal tokens has length 1."""
+    x = x.flatten(1).long()
+    code = keys.fold_in(keys.fold_in(keys.key(0).to(x.device), *ROOT, "hash"), x)
+    sign = 1.0 - 2.0 * ((code >> 40) & 1).float()
+    place = ((code >> 8) & 0xFFFF) % d
+    hot = (place.unsqueeze(-1) == torch.arange(d, device=x.device)).float() * sign.unsqueeze(-1)
+    return hot.mean(dim=1)
+
+
+def bounded(z: Tensor) -> Tensor:
+    """Rows cut to length 1."""
+    length: Tensor = z.norm(dim=1, keepdim=True)
+    return z / length.clamp(min=1.0)
+
+
+@lru_cache
+def _filters(channels: int) -> Tensor:
+    w = keys.normal(keys.fold_in(keys.key(0), *ROOT, "filters"), FILTERS, channels, KERNEL, KERNEL)
+    w = w - w.mean(dim=(1, 2, 3), keepdim=True)
+    length: Tensor = w.flatten(1).norm(dim=1)
+    return w / length.view(-1, 1, 1, 1)
+
+
+@lru_cache
+def _directions(width: int, d: int) -> Tensor:
+    """``[width, d]``: orthonormal columns."""
+    q: Tensor = torch.linalg.qr(keys.normal(keys.fold_in(keys.key(0), *ROOT, "directions"), width, d)).Q
+    return q

@@ -1,0 +1,153 @@
+"""Which clients belong together, and in how many groups: an agglomeration by evidence that stops by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.parts.evidence import Spread, Summaries, evidence, pooled, to_groups
+from clusterfl.parts.spreads import Groups, measured
+
+MOST = 512  # clients that are agglomerated at once; more are assigned to what a sample of so many shows
+FEW = 16  # groups for which a smaller table is not worth its making
+PASSES = 8  # of refinement, and of leftovers
+
+
+def find_groups(s: Summaries, k: int | None = None, *, effect: bool = True) -> Groups:
+    """As many groups as there is evidence for (or k), out of whitened summaries.
+
+    The client effect is first taken to be all that the classes of a client have in common, which may hide a part of
+    what tells groups apart; then what is left of it within the groups that were found. Groups are right when the
+    spread within them explains itself: as long as their members lie further apart than they were taken to, they
+    are taken to do so, and groups that are no further apart than that become one.
+    """
+    if len(s) > MOST:
+        return _find_many(s, k, effect=effect)
+    found = measured(s, torch.zeros(len(s), dtype=torch.int64), effect=effect, own=False)
+    labels = _grouped(s, found, k)
+    if effect:
+        found = measured(s, labels, own=False)
+        labels = _grouped(s, found, k)
+    found = replace(found, labels=labels)
+    for _ in range(PASSES if effect and k is None else 0):
+        wider = measured(s, in_company(found.turned(s), labels, found.spread))
+        if int(labels.max()) == 0 or wider.own.size <= 1.1 * found.own.size + 0.01:
+            break
+        turned = wider.turned(s)
+        joined = agglomerate(pooled(turned, labels, int(labels.max()) + 1), wider.spread)
+        labels = refine(turned, numbered(joined[labels]), wider.spread)
+        found = replace(wider, labels=labels)
+    return found
+
+
+def in_company(s: Summaries, labels: Tensor, spread: Spread) -> Tensor:
+    """The same groups, but clients that are alone are put with those that they are nearest to."""
+    alone = torch.bincount(labels)[labels] == 1
+    if not bool(alone.any()) or int(labels.max()) == 0:
+        return labels
+    table = evidence(s, s, spread).fill_diagonal_(-torch.inf)
+    labels, near = labels.clone(), table.argmax(dim=1)
+    for i in alone.nonzero().flatten().tolist():
+        if int((labels == labels[i]).sum()) == 1:
+            labels[i] = labels[near[i]]
+    return numbered(labels)
+
+
+def _grouped(s: Summaries, found: Groups, k: int | None) -> Tensor:
+    turned = found.turned(s)
+    return refine(turned, agglomerate(turned, found.spread, k), found.spread, k)
+
+
+def _find_many(s: Summaries, k: int | None, *, effect: bool) -> Groups:
+    """A sample is agglomerated, the rest assigned; those that belong to no group found are agglomerated again."""
+    order = keys.permutation(keys.key(0), len(s))
+    first = order[:MOST]
+    found = find_groups(s.take(first), k, effect=effect)
+    turned, spread = found.turned(s), found.spread
+    labels = torch.full((len(s),), -1)
+    labels[first] = found.labels
+    for _ in range(PASSES):
+        count = int(labels.max()) + 1
+        known = labels >= 0
+        groups = pooled(turned.take(known.nonzero().flatten()), labels[known], count)
+        rest = (~known).nonzero().flatten()
+        table = torch.cat([evidence(turned.take(part), groups, spread) for part in rest.split(4096)])
+        best = table.max(dim=1)
+        fits = best.values >= (-torch.inf if k is not None else 0.0)
+        labels[rest[fits]] = best.indices[fits]
+        left = rest[~fits]
+        if not len(left):
+            break
+        some = left[:MOST]
+        labels[some] = count + refine(turned.take(some), agglomerate(turned.take(some), spread), spread)
+    labels[labels < 0] = 0
+    joined = agglomerate(pooled(turned, labels, int(labels.max()) + 1), spread, k)
+    return replace(found, labels=numbered(joined[labels]))
+
+
+def agglomerate(s: Summaries, spread: Spread, k: int | None = None) -> Tensor:
+    """Labels ``[N]``: the two with the strongest evidence for one group are pooled, as long as there are any.
+
+    Two groups stay apart if the evidence for two outweighs the ways in which so many clients can be cut: of 2^size cuts
+    the best one looks like something even where there is nothing. With ``k`` it goes on to k groups, no matter what.
+    """
+    n = len(s)
+    whole, s = s, s.take(torch.arange(n))  # a copy, whose rows are pooled in place
+    labels, left = torch.arange(n), n
+    table = torch.cat([evidence(s.take(part), s, spread) for part in torch.arange(n).split(64)])
+    table.fill_diagonal_(-torch.inf)
+    while left > (k or 1):
+        worth = table
+        if k is None:
+            cuts = math.log(2.0) * (s.size.unsqueeze(1) + s.size)
+            worth = torch.where(table + cuts > 0, table, -torch.inf)
+        i, j = sorted(divmod(int(worth.argmax()), n))
+        if i == j or worth[i, j] == -torch.inf:
+            break
+        _pool_into(s, i, j)
+        labels[labels == j] = i
+        left -= 1
+        gone = table[i] == -torch.inf
+        line = torch.where(gone, -torch.inf, evidence(s.take(torch.tensor([i])), s, spread)[0])
+        table[i], table[:, i] = line, line
+        table[j], table[:, j] = -torch.inf, -torch.inf
+        if FEW < left <= n // 2:  # a smaller table for what is left
+            labels = numbered(labels)
+            return numbered(agglomerate(pooled(whole, labels, left), spread, k)[labels])
+    return numbered(labels)
+
+
+def _pool_into(s: Summaries, i: int, j: int) -> None:
+    """Row i becomes i and j together."""
+    one = pooled(s.take(torch.tensor([i, j])), torch.zeros(2, dtype=torch.int64), 1)
+    s.weights[i], s.means[i], s.size[i], s.effect[i] = one.weights[0], one.means[0], one.size[0], one.effect[0]
+    if s.counts is not None and one.counts is not None:
+        s.counts[i] = one.counts[0]
+
+
+def refine(s: Summaries, labels: Tensor, spread: Spread, k: int | None = None) -> Tensor:
+    """Every client moves to the group that it has most evidence for; groups that are one now are pooled."""
+    for _ in range(PASSES):
+        before = labels
+        table = to_groups(s, labels, spread)
+        own = table.gather(1, labels.unsqueeze(1)).squeeze(1)
+        best = table.max(dim=1)
+        labels = torch.where(best.values > own + 1e-9, best.indices, labels)
+        if k is not None and len(labels.unique()) < k:
+            return before
+        labels = numbered(labels)
+        joined = agglomerate(pooled(s, labels, int(labels.max()) + 1), spread, k)
+        labels = numbered(joined[labels])
+        if torch.equal(labels, before):
+            break
+    return labels
+
+
+def numbered(labels: Tensor) -> Tensor:
+    """The same groups, numbered by their first member."""
+    seen: dict[int, int] = {}
+    return torch.tensor([seen.setdefault(int(g), len(seen)) for g in labels], dtype=torch.int64)

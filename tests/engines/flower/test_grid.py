@@ -1,0 +1,56 @@
+"""Flower's grid as a post office: names by keys, signs of life, errors in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="federations need the extra: pip install 'clusterfl[flower]'")
+
+from flwr.app import ConfigRecord, RecordDict
+
+from clusterfl.engines.flower.grid import GridPost
+from clusterfl.engines.flower.records import from_record, to_record
+
+
+@dataclass(frozen=True)
+class Info:
+    node_id: int
+    name: str
+    public_key: bytes
+    online_until: float = 160.0
+    heartbeat_interval: float = 30.0
+
+
+class Nodes:
+    """A grid that only knows its nodes."""
+
+    def __init__(self, *nodes: Info) -> None:
+        self.nodes = nodes
+
+    def get_nodes(self) -> tuple[Info, ...]:
+        return self.nodes
+
+
+def post(*nodes: Info, since: float = 0.0) -> GridPost:
+    grid: Any = Nodes(*nodes)
+    return GridPost(grid, {"rome": b"rome's", "oslo": b"oslo's"}, since)
+
+
+def test_a_name_counts_only_with_its_key() -> None:
+    found = post(Info(1, "rome", b"rome's"), Info(2, "oslo", b"another"), Info(3, "bern", b"bern's"))
+    assert found.present() == {"rome"} and found.ids == {"rome": 1}
+
+
+def test_a_node_that_was_last_heard_before_the_server_began_is_not_there_yet() -> None:
+    nodes = Info(1, "rome", b"rome's", 160.0), Info(2, "oslo", b"oslo's", 170.0)
+    assert post(*nodes, since=105.0).present() == {"oslo"}  # heard at 100 and at 110
+
+
+def test_bytes_go_through_a_record() -> None:
+    for message in (b"", b"abc", bytes(range(256)) * 50):
+        assert from_record(to_record(message)) == message
+    with pytest.raises(ValueError, match="should hold one message"):
+        from_record(RecordDict({"clusterfl": ConfigRecord({"message": "text"})}))

@@ -1,0 +1,86 @@
+"""Groups by evidence: as many as there are, one where there are none, and the same for a crowd."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from clusterfl import keys
+from clusterfl.bench.evidence import synthetic_statistics
+from clusterfl.metrics import clustering
+from clusterfl.parts import kinship
+from clusterfl.parts.evidence import Summaries
+from clusterfl.parts.kinship import agglomerate, find_groups, numbered, refine
+from clusterfl.parts.spreads import FLOOR, measured
+
+
+def world(
+    n: int = 20, groups: int = 3, own: float = 0.0, client: float = 0.0, seed: int = 0
+) -> tuple[Summaries, Tensor]:
+    """Clients of 4 classes in 16 dimensions, some of them missing; own and client are the spreads of clients."""
+    key, c, d = keys.key(0), 4, 16
+    truth = torch.arange(n) % groups
+    weights = keys.randint(keys.fold_in(key, "w"), 20, n, c).double()
+    mu = keys.normal(keys.fold_in(key, "mu"), groups, c, d).double()[truth]
+    noise = keys.normal(keys.fold_in(key, "noise"), n, c, d).double() / weights.clamp(min=1.0).sqrt().unsqueeze(-1)
+    each = own**0.5 * keys.normal(keys.fold_in(key, "own"), n, c, d).double()
+    all_classes = client**0.5 * keys.normal(keys.fold_in(key, "client"), n, 1, d).double()
+    return Summaries(weights, mu + noise + each + all_classes, torch.ones(n).double(), torch.ones(n).double()), truth
+
+
+@pytest.mark.parametrize("spreads", [{}, {"client": 0.5}, {"own": 0.3}])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_groups_are_found_and_counted(groups: int, spreads: dict[str, float]) -> None:
+    s, truth = world(60, groups, **spreads)
+    found = find_groups(s).labels
+    assert clustering(found, truth).ari == 1.0 and int(found.max()) + 1 == groups
+
+
+def test_a_number_of_groups_can_be_asked_for() -> None:
+    s, _ = world(12, 3)
+    for k in (1, 2, 3, 5, 12):
+        assert len(find_groups(s, k).labels.unique()) == k
+
+
+def test_it_stops_at_the_ways_to_cut() -> None:
+    """Two halves whose evidence for two is between 0 and what the best of all cuts may have by chance stay one."""
+    s, _ = world(16, 1)
+    free = measured(s, torch.zeros(16, dtype=torch.int64), own=False).spread
+    assert int(agglomerate(s, free).max()) == 0
+    assert int(agglomerate(replace(s, size=torch.zeros(16).double()), free).max()) >= 0
+
+
+def test_a_misplaced_client_moves_and_groups_that_are_one_are_joined() -> None:
+    s, truth = world(18, 3)
+    spread = measured(s, truth).spread
+    wrong = truth.clone()
+    wrong[0] = 1
+    assert clustering(refine(s, wrong, spread), truth).ari == 1.0
+    cut = torch.where((truth == 2) & (torch.arange(18) < 9), 3, truth)
+    assert clustering(refine(s, cut, spread), truth).ari == 1.0
+
+
+def test_the_spreads_are_what_they_were_made_with() -> None:
+    s, truth = world(200, 3, client=0.5)
+    found = measured(s, truth, own=False)
+    assert 0.35 < float(found.spread.omega.mean()) < 0.65 and 0.6 < found.spread.tau2 < 1.6
+    s, truth = world(200, 3, own=0.3)
+    assert 0.2 < measured(s, truth).own.size < 0.4
+    s, truth = world(200, 1)
+    assert measured(s, truth, own=False).spread.tau2 == FLOOR
+
+
+def test_a_crowd_is_grouped_through_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinship, "MOST", 40)
+    s, truth = synthetic_statistics(300, keys.key(1))
+    truth[7], s.means[7] = 5, s.means[7] + 3.0  # one of its own kind, whom the sample may miss
+    s.means[7] *= s.weights[7].unsqueeze(-1) > 0
+    found = find_groups(s).labels
+    assert clustering(found, truth).ari > 0.98 and int(found.max()) + 1 in (5, 6)
+
+
+def test_groups_are_numbered_by_their_first_member() -> None:
+    assert numbered(torch.tensor([7, 7, 2, 7, 5, 2])).tolist() == [0, 0, 1, 0, 2, 1]
