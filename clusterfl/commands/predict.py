@@ -42,14 +42,17 @@ def predict(
         raise DataError(f"--data {data} should be a .csv, .parquet or .npz file")
     columns = trained.manifest.get("feature_names")
     x = read_samples(data, None if columns is None else tuple(columns))
-    sure = trained.probabilities(client, x).max(dim=1).values.tolist()
     found = trained.predict(client, x).tolist()
+    sure = trained.probabilities(client, x).max(dim=1).values.tolist() if trained.classes else None
     if json:
         cluster = trained.cluster_of(client)
-        say_json({"client": client, "cluster": cluster, "predictions": found, "probabilities": sure})
+        shares = {} if sure is None else {"probabilities": sure}
+        say_json({"client": client, "cluster": cluster, "predictions": found, **shares})
         return
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    out.writerow(["row", "prediction", "probability"])
-    out.writerows((row, label, f"{p:.4f}") for row, (label, p) in enumerate(zip(found, sure, strict=True), start=1))
+    head = ["row", "prediction"] if sure is None else ["row", "prediction", "probability"]
+    columns = [found] if sure is None else [found, [f"{p:.4f}" for p in sure]]
+    out.writerow(head)
+    out.writerows((row, *cells) for row, cells in enumerate(zip(*columns, strict=True), start=1))
     typer.echo(text.getvalue(), nl=False)

@@ -105,7 +105,13 @@ def run(
         if model is None or method is None:
             raise TypeError("run(population, model, method) should be given all three")
         population = what
-        task = model if isinstance(model, Task) else None if isinstance(model, str) else task_of(model, what, start)
+        task = (
+            model
+            if isinstance(model, Task)
+            else None
+            if isinstance(model, str)
+            else task_of(model, what.classes, start)
+        )
         config = describe(population, model if isinstance(model, str) else task, method, **settings)
     folder = None if out is None else Path(out)
     done = carry_out(config, population, task, out=folder, resume=resume, force=force, callbacks=callbacks)
@@ -140,11 +146,9 @@ def describe(
     )
 
 
-def task_of(module: nn.Module, population: Population, start: Literal["fresh", "given"] = "fresh") -> Task:
-    """What a bare module learns: cross-entropy of classes, squared errors of numbers."""
-    if population.regression:
-        return Task(module, loss="mse", start=start)
-    return Task(module, population.classes, start=start)
+def task_of(module: nn.Module, classes: int, start: Literal["fresh", "given"] = "fresh") -> Task:
+    """What a bare module learns: cross-entropy of classes, squared errors of numbers (0 classes)."""
+    return Task(module, classes, start=start) if classes else Task(module, loss="mse", start=start)
 
 
 def local_of(method: Method[Any]) -> SGD:

@@ -28,7 +28,7 @@ from clusterfl.models import build_model
 from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.runs.folder import SUMMARY, summary_of
 from clusterfl.runs.model_files import load_models, read_manifest
-from clusterfl.runs.run import digest_of
+from clusterfl.runs.run import digest_of, task_of
 from clusterfl.runs.setup import prepare
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row
@@ -61,7 +61,7 @@ def given_task(folder: Path, config: Config, model: nn.Module | Task | None, cla
         return None
     if model is None:
         raise ConfigError(f"{folder} was run with a module from Python and should be used there, with model=the module")
-    tasks = [model] if isinstance(model, Task) else [Task(model, classes), Task(model, classes, start="given")]
+    tasks = [model] if isinstance(model, Task) else [task_of(model, classes), task_of(model, classes, "given")]
     task = next((t for t in tasks if digest_of(t) == config.model.params.get("sha256")), None)
     if task is None:
         name = type(tasks[0].module).__name__
@@ -85,6 +85,11 @@ class Trained:
         """Each client's cluster, by name; admitted unseen ones last."""
         summary: dict[str, Any] = json.loads((self.folder / SUMMARY).read_text(encoding="utf-8"))
         return {**summary["assignments"], **summary["unseen_assignments"]}
+
+    @property
+    def classes(self) -> int:
+        """0: the models answer numbers."""
+        return int(self.manifest["classes"])
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -156,7 +161,8 @@ class Trained:
         else:
             shape, model = tuple(self.manifest["input_shape"]), self.config.model
             with torch.device("meta"):  # no memory for weights until those that count are there
-                module = build_model(model.name, shape, self.manifest["classes"], **model.params)
+                outputs = self.manifest.get("outputs", self.classes)
+                module = build_model(model.name, shape, outputs, regression=not self.classes, **model.params)
         module.load_state_dict(tree, assign=True)
         return module.eval()
 
@@ -175,16 +181,23 @@ class Trained:
         return ready
 
     def outputs(self, client: str, x: Any) -> Tensor:
-        """What the client's model answers, as it is: one logit per class."""
+        """What the client's model answers, as it is: one logit per class, or numbers."""
         with torch.no_grad():
             answer: Tensor = self.module(client)(self.samples(x))
         return answer
 
     def probabilities(self, client: str, x: Any) -> Tensor:
         """``[n, classes]``"""
+        if not self.classes:
+            raise ConfigError("probabilities are of classes, but this run learnt numbers; predict() has them")
         return torch.softmax(self.outputs(client, x), dim=-1)
 
     def predict(self, client: str, x: Any) -> npt.NDArray[Any]:
-        """The class of each sample: its name, or its number where classes have no names."""
-        best = self.outputs(client, x)[:, : self.manifest["classes"]].argmax(1).numpy()
+        """The class of each sample: its name, or its number where classes have no names. Or the numbers that it learnt:
+        one per sample, or as many as a sample has."""
+        answers = self.outputs(client, x)
+        if not self.classes:
+            single = answers.dim() == 2 and answers.shape[1] == 1
+            return (answers.squeeze(1) if single else answers).numpy()
+        best = answers[:, : self.classes].argmax(1).numpy()
         return best if self.class_names is None else np.array(self.class_names)[best]

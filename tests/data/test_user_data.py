@@ -234,6 +234,13 @@ def test_what_has_no_value_is_refused_by_row(tmp_path: Path) -> None:
             load_source(f"table:{path}")
 
 
+def test_a_client_without_samples_is_left_out_by_name(tmp_path: Path) -> None:
+    for name, n in (("a", 4), ("b", 0), ("c", 4)):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((n, 2)), y=np.arange(n) % 2)
+    population = made(source=f"folder:{tmp_path}")
+    assert population.names == ("a", "c") and "b (1 of 3)" in population.notes[0]
+
+
 def test_text_labels_in_a_folder_are_classes(tmp_path: Path) -> None:
     for i, y in enumerate((["b", "a", "b"], ["c", "a", "b"])):
         np.savez(tmp_path / f"{i}.npz", x=np.zeros((3, 2)), y=np.array(y))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -61,6 +62,26 @@ def test_pixels_are_scaled_as_the_runs_were(tmp_path: Path) -> None:
     torch.testing.assert_close(trained.outputs("c1", x), trained.outputs("c1", ready))
     torch.testing.assert_close(trained.outputs("c1", x[0]), trained.outputs("c1", ready)[:1])
     assert trained.predict("c1", x).dtype == np.int64  # classes are numbers here
+
+
+def test_numbers_are_predicted_and_admitted_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    names = np.repeat([f"city-{i}" for i in range(6)], 40)
+    x, turn = rng.normal(size=(240, 2)), np.repeat(np.arange(6) % 2 * 2 - 1, 40)
+    frame = pd.DataFrame({"client": names, "area": x[:, 0], "age": x[:, 1], "label": turn * x[:, 0] + 0.5})
+    frame[names != "city-5"].to_csv(tmp_path / "t.csv", index=False)
+    frame[names == "city-5"].to_csv(tmp_path / "new.csv", index=False)
+    settings = [f"data.source=table:{tmp_path / 't.csv'}", "task.loss=mse", "method.k=2", "rounds=6"]
+    outcome = clusterfl.run(Config.load(None, [*settings, "engine.name=serial"]), out=tmp_path / "run")
+    assert "rmse 0.0" in repr(outcome) and "targets that are numbers" in repr(outcome.population)
+    trained = clusterfl.load(tmp_path / "run")
+    assert trained.predict("city-0", x).shape == (240,)
+    assert np.abs(trained.predict("city-0", x) - (-x[:, 0] + 0.5)).max() < 0.5
+    found = clusterfl.admit(tmp_path / "run", f"table:{tmp_path / 'new.csv'}")
+    assert found["clients"]["city-5"]["cluster"] == trained.cluster_of("city-1") and found["rmse_mean"] < 0.3
+    clusterfl.export(trained, tmp_path / "out", client="city-1")
+    with pytest.raises(ConfigError, match="probabilities are of classes"):
+        trained.probabilities("city-0", x)
 
 
 def test_a_module_and_clients_from_python_are_asked_for(tmp_path: Path) -> None:
