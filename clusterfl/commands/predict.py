@@ -42,14 +42,16 @@ def predict(
         raise DataError(f"--data {data} should be a .csv, .parquet or .npz file")
     columns = trained.manifest.get("feature_names")
     x = read_samples(data, None if columns is None else tuple(columns))
-    sure = trained.probabilities(client, x).max(dim=1).values.tolist()
     found = trained.predict(client, x).tolist()
+    sure = None if trained.regression else trained.probabilities(client, x).max(dim=1).values.tolist()
     if json:
         cluster = trained.cluster_of(client)
-        say_json({"client": client, "cluster": cluster, "predictions": found, "probabilities": sure})
+        told = {} if sure is None else {"probabilities": sure}
+        say_json({"client": client, "cluster": cluster, "predictions": found, **told})
         return
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    out.writerow(["row", "prediction", "probability"])
-    out.writerows((row, label, f"{p:.4f}") for row, (label, p) in enumerate(zip(found, sure, strict=True), start=1))
+    out.writerow(["row", "prediction", *([] if sure is None else ["probability"])])
+    certain = [[] for _ in found] if sure is None else [[f"{p:.4f}"] for p in sure]
+    out.writerows((row, label, *p) for row, (label, p) in enumerate(zip(found, certain, strict=True), start=1))
     typer.echo(text.getvalue(), nl=False)

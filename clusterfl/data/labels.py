@@ -63,7 +63,7 @@ def finite_numbers(y: Array, where: Where) -> Array:
     if y.dtype.kind not in "biuf":
         row = where(0)
         raise DataError(f"{row}: targets should be numbers for a loss of numbers; use loss 'cross-entropy' for classes")
-    bad = np.flatnonzero(~np.isfinite(y.reshape(len(y), -1)).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(y).all(axis=tuple(range(1, y.ndim))))
     if len(bad):
         raise DataError(f"{where(int(bad[0]))}: the target {y[bad[0]]} should be a finite number")
     return y.astype(np.float32)
@@ -73,6 +73,6 @@ def finite(x: Array, where: Where) -> None:
     """Refuses NaN and infinity, by the first row that has one."""
     if x.dtype.kind != "f":
         return
-    bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if len(bad):
         raise DataError(f"{where(int(bad[0]))}: samples should be finite numbers, without NaN or infinity")

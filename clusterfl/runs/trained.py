@@ -24,6 +24,7 @@ from clusterfl.engines.config import EngineConfig
 from clusterfl.engines.wrappers.attack import AttackConfig
 from clusterfl.errors import ConfigError, DataError
 from clusterfl.evaluate import personal_models
+from clusterfl.losses import LossName
 from clusterfl.models import build_model
 from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.runs.folder import SUMMARY, summary_of
@@ -61,7 +62,11 @@ def given_task(folder: Path, config: Config, model: nn.Module | Task | None, cla
         return None
     if model is None:
         raise ConfigError(f"{folder} was run with a module from Python and should be used there, with model=the module")
-    tasks = [model] if isinstance(model, Task) else [Task(model, classes), Task(model, classes, start="given")]
+    if isinstance(model, Task):
+        tasks = [model]
+    else:
+        loss: LossName = "cross-entropy" if classes else "mse"
+        tasks = [Task(model, classes, loss), Task(model, classes, loss, start="given")]
     task = next((t for t in tasks if digest_of(t) == config.model.params.get("sha256")), None)
     if task is None:
         name = type(tasks[0].module).__name__
@@ -156,7 +161,8 @@ class Trained:
         else:
             shape, model = tuple(self.manifest["input_shape"]), self.config.model
             with torch.device("meta"):  # no memory for weights until those that count are there
-                module = build_model(model.name, shape, self.manifest["classes"], **model.params)
+                outputs = self.manifest.get("outputs", self.manifest["classes"])
+                module = build_model(model.name, shape, outputs, regression=self.regression, **model.params)
         module.load_state_dict(tree, assign=True)
         return module.eval()
 
@@ -174,17 +180,28 @@ class Trained:
             raise DataError(f"samples of shape {tuple(ready.shape[1:])} should be like the run's, {shape}")
         return ready
 
+    @property
+    def regression(self) -> bool:
+        """Whether it answers numbers, not classes."""
+        return not self.manifest["classes"]
+
     def outputs(self, client: str, x: Any) -> Tensor:
-        """What the client's model answers, as it is: one logit per class."""
+        """What the client's model answers, as it is: one logit per class, or numbers."""
         with torch.no_grad():
             answer: Tensor = self.module(client)(self.samples(x))
         return answer
 
     def probabilities(self, client: str, x: Any) -> Tensor:
         """``[n, classes]``"""
+        if self.regression:
+            raise ConfigError("probabilities should be asked of a run with classes: this one answers numbers")
         return torch.softmax(self.outputs(client, x), dim=-1)
 
     def predict(self, client: str, x: Any) -> npt.NDArray[Any]:
-        """The class of each sample: its name, or its number where classes have no names."""
+        """The class of each sample: its name, or its number where classes have no names. Of a run on numbers what the
+        model answers: ``[n]`` where that is one number."""
+        if self.regression:
+            numbers = self.outputs(client, x)
+            return (numbers.squeeze(1) if numbers.shape[1:] == (1,) else numbers).numpy()
         best = self.outputs(client, x)[:, : self.manifest["classes"]].argmax(1).numpy()
         return best if self.class_names is None else np.array(self.class_names)[best]
