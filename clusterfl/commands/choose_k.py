@@ -117,6 +117,7 @@ def by_fesem(setup: Setup, wanted: list[int], sample: int, json: bool) -> None:
     from dataclasses import replace
 
     from clusterfl.runs.choose_k_fesem import choose_by_fesem
+    from clusterfl.scores import label
 
     config = setup.config
     found = choose_by_fesem(
@@ -130,9 +131,9 @@ def by_fesem(setup: Setup, wanted: list[int], sample: int, json: bool) -> None:
     if json:
         say_json(asdict(found))
         return
-    typer.echo("  k  accuracy  distance")
+    typer.echo(f"  k {label(found.metric):>9s}  distance")
     for t in found.trials:
-        typer.echo(f"{t.k:3d} {t.accuracy:9.3f} {t.distance:9.4f}{'  <' if t.k == found.k else ''}")
+        typer.echo(f"{t.k:3d} {t.score:9.3f} {t.distance:9.4f}{'  <' if t.k == found.k else ''}")
     typer.echo(f"k = {found.k}: {found.reason} ({found.clients} clients)")
 
 

@@ -19,6 +19,7 @@ from clusterfl.keys import Key
 from clusterfl.loop import Schedule, Simulation
 from clusterfl.methods.fesem import FeSEM
 from clusterfl.parts.local import SGD
+from clusterfl.scores import ACCURACY
 from clusterfl.tree import flat, take
 
 HELD_OUT = 5  # every fifth training sample
@@ -29,7 +30,7 @@ class Trial:
     """What a number of clusters came to."""
 
     k: int
-    accuracy: float  # mean over clients, on held-out training samples
+    score: float  # the main metric, mean over clients, on held-out training samples
     distance: float  # mean squared distance of a client's model to its centre; it falls with k as such
 
 
@@ -40,6 +41,7 @@ class Choice:
     trials: list[Trial]
     clients: int
     rounds: int
+    metric: str = ACCURACY.name
 
 
 Engines = Callable[[Population], AbstractContextManager[BaseEngine]]
@@ -48,15 +50,16 @@ Engines = Callable[[Population], AbstractContextManager[BaseEngine]]
 def choose_by_fesem(
     population: Population, engine: Engines, rule: SGD, ks: Sequence[int], seed: int, *, sample: int, rounds: int = 3
 ) -> Choice:
-    """FeSEM for a few rounds with every K on a sample of clients; the K of the best accuracy, the least of equals."""
+    """FeSEM for a few rounds with every K on a sample of clients; the K of the best score, the least of equals."""
     some = held_out(population, sample, keys.fold_in(keys.key(seed), "sample"))
     if max(ks) > some.clients:
         raise ValueError(f"k={max(ks)} should be at most the {some.clients} clients that are looked at")
     with engine(some) as made:
         trials = [trial(made, some, FeSEM(k=k, local=rule), seed, rounds) for k in ks]
-    best = max(trials, key=lambda t: (round(t.accuracy, 6), -t.k))
-    reason = f"FeSEM with {best.k} clusters is best on held-out samples after {rounds} rounds, at {best.accuracy:.3f}"
-    return Choice(best.k, reason, trials, some.clients, rounds)
+        metric = made.task.metric
+    best = max(trials, key=lambda t: (metric.sign * round(t.score, 6), -t.k))
+    reason = f"FeSEM with {best.k} clusters is best on held-out samples after {rounds} rounds, at {best.score:.3f}"
+    return Choice(best.k, reason, trials, some.clients, rounds, metric.name)
 
 
 def trial(engine: BaseEngine, population: Population, method: FeSEM, seed: int, rounds: int) -> Trial:
@@ -66,7 +69,7 @@ def trial(engine: BaseEngine, population: Population, method: FeSEM, seed: int, 
     got = engine.cohort(ids, keys.fold_in(keys.key(seed), "distance"), rounds).run(method.local_update, theta=served)
     names = engine.task.params
     gap = flat(got["theta"], names) - flat(take(served, got.ids), names)
-    return Trial(method.k, found.accuracy.mean, float(gap.square().sum(dim=1).mean()))
+    return Trial(method.k, found.score.mean, float(gap.square().sum(dim=1).mean()))
 
 
 def held_out(population: Population, sample: int, key: Key) -> Population:

@@ -61,7 +61,7 @@ def test_fesems_way_finds_two_groups_on_held_out_samples() -> None:
     rule = SGD(lr=0.1, batch=10, epochs=3)
     found = choose_by_fesem(population, lambda p: Serial(task, p), rule, [1, 2, 3], 0, sample=12)
     assert found.k == 2 and [t.k for t in found.trials] == [1, 2, 3]
-    assert found.trials[0].accuracy < found.trials[1].accuracy - 0.2
+    assert found.trials[0].score < found.trials[1].score - 0.2
     assert all(t.distance > 0 for t in found.trials)
     with pytest.raises(ValueError, match="k=13 should be at most the 12 clients"):
         choose_by_fesem(population, lambda p: Serial(task, p), rule, [13], 0, sample=60)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import clusterfl
@@ -16,7 +17,8 @@ from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.errors import ConfigError
 from clusterfl.methods import FCCA, IFCA, FedAvg
-from clusterfl.runs.admission import admit_clients
+from clusterfl.runs.admission import admit
+from clusterfl.runs.export import export
 from clusterfl.runs.model_files import load_modules
 from clusterfl.scores import Metric
 from clusterfl.task import Task
@@ -61,10 +63,35 @@ def test_what_a_run_leaves_behind(folder: Path) -> None:
 
 
 def test_unseen_clients_are_admitted(folder: Path) -> None:
-    got = admit_clients(folder, None, None)
+    got = admit(folder)
     summary = json.loads((folder / "summary.json").read_text())
     assert got["metric"] == "rmse" and got["rmse_mean"] == pytest.approx(summary["unseen_rmse"])
-    assert all(c["rmse"] > 0 for c in got["clients"])
+    assert all(c["rmse"] > 0 for c in got["clients"].values())
+
+
+def test_numbers_are_predicted_and_exported(folder: Path, tmp_path: Path) -> None:
+    """What ``predict`` says is what the client's exported model says in plain PyTorch."""
+    trained, x = clusterfl.load(folder), np.random.default_rng(0).normal(size=(3, 20)).astype(np.float32)
+    client = next(iter(trained.manifest["clients"]))
+    found = trained.predict(client, x)
+    assert found.shape == (3,) and found.dtype == np.float32
+    with pytest.raises(ConfigError, match="this one answers numbers"):
+        trained.probabilities(client, x)
+    np.savez(tmp_path / "x.npz", x=x)
+    said = call("predict", str(folder), "--client", client, "--data", str(tmp_path / "x.npz")).stdout.splitlines()
+    assert said[0] == "row,prediction" and [float(line.split(",")[1]) for line in said[1:]] == pytest.approx(found)
+    manifest = export(trained, tmp_path / "out", client=client)
+    assert (manifest["classes"], manifest["outputs"]) == (0, 1)
+    linear, weights = nn.Linear(20, 1), load_file(tmp_path / "out" / manifest["models"][0]["file"])
+    linear.load_state_dict({name.removeprefix("head."): t for name, t in weights.items()})
+    assert linear(torch.from_numpy(x)).squeeze(1).tolist() == pytest.approx(found)
+
+
+def test_the_number_of_clusters_by_the_smallest_error() -> None:
+    words_ = words([*SMALL, "engine.name=serial", "local.epochs=4"])
+    done = call("choose-k", SCENARIO, *words_, "--k", "1,4", "--by", "fesem", "--json")
+    found = json.loads(done.stdout)
+    assert found["k"] == 4 and found["metric"] == "rmse" and found["trials"][0]["score"] > found["trials"][1]["score"]
 
 
 def test_the_command_line_says_rmse(folder: Path, tmp_path: Path) -> None:
