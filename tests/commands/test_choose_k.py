@@ -24,3 +24,10 @@ def test_digits(shift: str, k: int) -> None:
 def test_an_impossible_range_is_one_sentence(k: str, tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["choose-k", "--k", k])
     assert found.exit_code == 2 and found.stderr.count("\n") == 1 and "should" in found.stderr
+
+
+@pytest.mark.parametrize(("shift", "k"), [("rotate", 4), ("none", 1)])
+def test_evidence_needs_no_training(shift: str, k: int) -> None:
+    found = CliRunner().invoke(app, ["choose-k", "--by", "kin", "--set", f"data.shift={shift}", "--json"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["k"] == k and json.loads(found.stdout)["runs"] == 0
