@@ -32,7 +32,8 @@ def random_features(x: Tensor, d: int) -> Tensor:
 def convolved(x: Tensor, d: int) -> Tensor:
     kernel = _filters(x.shape[1]).to(x)
     z = F.conv2d(x, kernel).abs()
-    z = F.adaptive_avg_pool2d(z, [min(max(side // POOL, GRID), side) for side in z.shape[-2:]]).flatten(1)
+    height, width = (min(max(side // POOL, GRID), side) for side in z.shape[-2:])
+    z = F.adaptive_avg_pool2d(z, (height, width)).flatten(1)
     z = z / z.mean(dim=1, keepdim=True).clamp(min=1e-6) - 1.0  # a mean of 1 for every sample tells nothing
     return projected(z, d)
 
