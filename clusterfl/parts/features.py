@@ -14,14 +14,14 @@ from torch.nn import functional as F
 
 from clusterfl import keys
 
-FILTERS, KERNEL, GRID = 32, 5, 4  # of the random convolution
+FILTERS, KERNEL, POOL, GRID = 32, 5, 4, 4  # of the random convolution: windows of 4x4 pixels, at least 4x4 of them
 ROOT = ("kin", "features")
 
 
 def random_features(x: Tensor, d: int) -> Tensor:
     """``[n, d']`` with ``d' <= d``, each row at most 1 long: what kind of sample it is decides how.
 
-    Images ``[n, C, H, W]``: one random convolution, its modulus, means over a 4x4 grid, divided by their mean (light
+    Images ``[n, C, H, W]``: one random convolution, its modulus, means over 4x4 pixels, divided by their mean (light
     and contrast drop out), projected. Vectors: projected if they are longer than d. Tokens: hashed counts.
     """
     if not x.is_floating_point():
@@ -32,7 +32,8 @@ def random_features(x: Tensor, d: int) -> Tensor:
 def convolved(x: Tensor, d: int) -> Tensor:
     kernel = _filters(x.shape[1]).to(x)
     z = F.conv2d(x, kernel).abs()
-    z = F.adaptive_avg_pool2d(z, min(GRID, *z.shape[-2:])).flatten(1)
+    height, width = (min(max(side // POOL, GRID), side) for side in z.shape[-2:])
+    z = F.adaptive_avg_pool2d(z, (height, width)).flatten(1)
     z = z / z.mean(dim=1, keepdim=True).clamp(min=1e-6) - 1.0  # a mean of 1 for every sample tells nothing
     return projected(z, d)
 

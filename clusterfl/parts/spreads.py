@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clusterfl.parts.evidence import Spread, Summaries, pooled
 
-FLOOR = 0.05  # the least tau²: groups nearer than a fifth of a class's own spread are not worth a model
+FLOOR = 0.02  # the least tau²: groups nearer than a seventh of a class's own spread are not worth a model
 
 
 @dataclass(frozen=True)

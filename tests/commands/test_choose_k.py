@@ -39,3 +39,10 @@ def test_under_privacy_it_says_what_it_spent_and_draws_noise_of_its_own() -> Non
 
 
 LOWER = ["--set", "local.lr=0.0999999"]  # the same updates but for rounding: the same noise would give the same views
+
+
+@pytest.mark.parametrize(("shift", "k"), [("rotate", 4), ("none", 1)])
+def test_evidence_needs_no_training(shift: str, k: int) -> None:
+    found = CliRunner().invoke(app, ["choose-k", "--by", "kin", "--set", f"data.shift={shift}", "--json"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["k"] == k and json.loads(found.stdout)["runs"] == 0
