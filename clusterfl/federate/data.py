@@ -13,6 +13,11 @@ import numpy as np
 import torch
 
 from clusterfl import keys
+from clusterfl.data import user_tables
+from clusterfl.data.formats import npz_names, read_npz
+from clusterfl.data.labels import code_labels, finite_numbers
+from clusterfl.data.population import Population
+from clusterfl.data.source import channels_first, to_float
 from clusterfl.engines.flower.messages import Reading
 from clusterfl.engines.flower.node import OwnData
 from clusterfl.errors import DataError
@@ -71,19 +76,20 @@ def own_data(name: str, where: str, parts: dict[str, Any], reading: Reading) -> 
             _checked(where, parts["x_train"], parts["y_train"]),
             _checked(where, parts["x_test"], parts["y_test"]),
         )
+    xs = [_samples(x, reading.normalize) for x, _ in sides]
     if reading.numbers:
-        xs = [_samples(where, x, reading.normalize) for x, _ in sides]
-        ys = [_numbers(where, y) for _, y in sides]
+        ys = [torch.from_numpy(finite_numbers(y, _row_of(where)).astype(np.float32)) for _, y in sides]
         return OwnData(xs[0], ys[0], xs[1], ys[1], ())
     for _, y in sides:
         if y.ndim != 1:
             raise DataError(f"{where}: labels of shape {y.shape} should be one class per sample")
-    named = [np.array([_class_name(v) for v in y.tolist()], dtype=object) for _, y in sides]
-    classes = in_order({c for y in named for c in y})
-    place = {c: j for j, c in enumerate(classes)}
-    xs = [_samples(where, x, reading.normalize) for x, _ in sides]
-    ys = [torch.tensor([place[c] for c in y], dtype=torch.int64) for y in named]
-    return OwnData(xs[0], ys[0], xs[1], ys[1], classes)
+    codes, classes = code_labels(np.concatenate([y for _, y in sides]), _row_of(where))
+    y_train, y_test = torch.from_numpy(codes).split([len(y) for _, y in sides])
+    return OwnData(xs[0], y_train, xs[1], y_test, classes)
+
+
+def _row_of(where: str) -> Callable[[int], str]:
+    return lambda row: f"{where}: sample {row + 1}"
 
 
 def in_order(names: set[str]) -> tuple[str, ...]:
@@ -92,15 +98,9 @@ def in_order(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda n: (int(n), n) if numbers else (0, n)))
 
 
-def _class_name(value: Any) -> str:
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return str(int(value)) if whole else str(value)
-
-
-def _numbers(where: str, y: Any) -> torch.Tensor:
-    if y.dtype.kind not in "buif" or not np.isfinite(y).all():
-        raise DataError(f"{where}: targets should be finite numbers for this task, but are of type {y.dtype}")
-    return torch.from_numpy(y.astype(np.float32))
+def class_names(population: Population) -> tuple[str, ...]:
+    """The classes of a population by name; none where targets are numbers."""
+    return population.class_names or tuple(str(c) for c in range(population.classes))
 
 
 def _checked(where: str, x: Any, y: Any) -> tuple[Any, Any]:
@@ -112,17 +112,13 @@ def _checked(where: str, x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def _samples(where: str, x: Any, normalize: str) -> torch.Tensor:
-    from clusterfl.data.source import channels_first, to_float
-
+def _samples(x: Any, normalize: str) -> torch.Tensor:
     if x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3)):
         x = channels_first(x)
     return to_float(x, normalize, 255.0 if x.dtype == np.uint8 else None)
 
 
 def _npz(path: Path) -> dict[str, Any]:
-    from clusterfl.data.formats import npz_names, read_npz
-
     if not path.is_file():
         raise DataError(f"data={str(path)!r} should be a file on the node")
     names = ("x_train", "y_train", "x_test", "y_test") if "x_test" in npz_names(path) else ("x", "y")
@@ -133,24 +129,22 @@ def _table(path: Path, name: str) -> dict[str, Any]:
     """Columns ``label`` and optionally ``split``; of a ``client`` column only the node's own rows; others: features."""
     if not path.is_file():
         raise DataError(f"data={str(path)!r} should be a file on the node")
-    from clusterfl.data import user_tables as tables
-
-    columns = tables.read_columns(path)
-    column = tables.wanted(path, columns, "label", "its header")
-    tables.complete(path, "label", column)
+    columns = user_tables.read_columns(path)
+    column = user_tables.wanted(path, columns, "label", "the file")
+    user_tables.complete(path, "label", column)
     y = column.to_numpy()
     if y.dtype.kind not in "biuf":
-        y = tables.texts(path, "label", column)
+        y = user_tables.texts(path, "label", column)
     mine = np.ones(len(y), dtype=bool)
     if "client" in columns:
-        mine = tables.texts(path, "client", columns["client"]) == name
+        mine = user_tables.texts(path, "client", columns["client"]) == name
         if not mine.any():
             raise DataError(f"{path}: its column 'client' should name {name!r} in some rows")
-    features = tuple(column for column in columns if column not in ("client", "label", "split"))
-    x, y = tables.features(path, columns, features)[mine], y[mine]
+    features = tuple(n for n in columns if n not in ("client", "label", "split"))
+    x, y = user_tables.features(path, columns, features)[mine], y[mine]
     if "split" not in columns:
         return {"x": x, "y": y}
-    test = tables.test_rows(path, columns, len(mine))[mine]
+    test = user_tables.test_rows(path, columns, len(mine))[mine]
     return {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
 
 
@@ -175,5 +169,4 @@ def _of_config(path: Path, index: int) -> OwnData:
     population = Config.load(path).population()
     if not 0 <= index < len(population.train):
         raise DataError(f"index={index} should be below the config's {len(population.train)} clients")
-    classes = population.class_names or tuple(str(c) for c in range(population.classes))
-    return OwnData(*population.train.of(index), *population.test.of(index), classes)
+    return OwnData(*population.train.of(index), *population.test.of(index), class_names(population))

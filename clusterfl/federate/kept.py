@@ -47,7 +47,7 @@ class Disk:
 
     folder: Path
 
-    def kept(self, place: Place) -> Tree:
+    def kept(self, place: Place, token: int | None = None) -> Tree:
         """What the client kept before the request: in this round of this attempt, else in the last one before it."""
         for path in reversed(self._files(place.run)):
             epoch = _epoch(path)
@@ -55,7 +55,7 @@ class Disk:
                 continue
             found = _read(path, Kept)
             if epoch < place.epoch or found.attempt == place.attempt:
-                return found.before if found.token == place.void else found.state
+                return found.before if found.token in (place.void, token) else found.state
         return {}
 
     def keep(self, place: Place, token: int, before: Tree, state: Tree) -> None:

@@ -39,8 +39,11 @@ def ask(path: str, message: bytes, wait: float = 30.0) -> bytes | None:
                     return None
                 time.sleep(0.1)
                 continue
-            _send(to, message)
-            return _receive(to)
+            try:
+                _send(to, message)
+                return _receive(to)
+            except OSError:  # it has died meanwhile
+                return None
     return None
 
 
@@ -70,7 +73,8 @@ def listen(path: Path, answer: Answerer) -> socket.socket:
 
 def _send(to: socket.socket, message: bytes) -> None:
     to.sendall(struct.pack("<Q", len(message)))
-    to.sendall(message)
+    if message:  # after its head alone an empty one is answered, and the other side may be gone
+        to.sendall(message)
 
 
 def _receive(of: socket.socket) -> bytes | None:

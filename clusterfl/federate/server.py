@@ -22,7 +22,7 @@ from clusterfl.engines.flower.engine import Exchange, Flower, Post, Seen
 from clusterfl.engines.flower.messages import Hello, Introduction, Place, Problem, Reading
 from clusterfl.errors import ClientError, ClusterflError, ConfigError
 from clusterfl.federate import service
-from clusterfl.federate.data import in_order
+from clusterfl.federate.data import class_names, in_order
 from clusterfl.federate.folder import FOLDER, SINCE, Federation
 from clusterfl.federate.processes import began
 from clusterfl.loop import Callback, Moment
@@ -80,8 +80,8 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
     reading = reading_of(config)
     introductions: dict[str, Introduction] = {}
     if federation.demo:
-        population = config.population()
-        classes: tuple[str, ...] = tuple(str(c) for c in range(population.classes))  # none of numbers
+        population = demo_population(config, names)
+        classes = class_names(population)
         here = exchange.wait_for(set(names), len(names), exchange.clock() + federation.terms.wait)
         if len(here) < federation.terms.least:
             raise ClusterflError(f"{federation.terms.least} nodes should be connected, but only {len(here)} are")
@@ -105,6 +105,14 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
         return watch.engine
 
     carry_out(config, population, out=run, resume=resume, force=force, callbacks=[watch], far=far)
+
+
+def demo_population(config: Config, names: tuple[str, ...]) -> Population:
+    """The config's own clients under their nodes' names; the server asks the nodes all the same."""
+    made = config.population()
+    if len(made.names) != len(names):
+        raise ConfigError(f"nodes={len(names)} should be as many as the config's clients, {len(made.names)}")
+    return replace(made, names=names)
 
 
 def reading_of(config: Config) -> Reading:
@@ -142,9 +150,11 @@ def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[s
     if name not in said or said[name].declined:
         raise ClusterflError(f"node {name!r} cannot be admitted: {said[name].declined}")
     everybody = stand_in(federation.nodes, said, problem.classes)
-    setup = prepare(
-        config, everybody, far=lambda t, p: Flower(t, p, exchange, federation.nodes, problem, reading, place)
-    )
+
+    def far(task: Task, population: Population) -> BaseEngine:
+        return Flower(task, population, exchange, federation.nodes, problem, reading, place)
+
+    setup = prepare(config, everybody, far=far, start=False)
     with setup.engine() as engine:
         return service.admit(desk, engine, snapshot, name)
 
@@ -209,8 +219,6 @@ def agreed_classes(
 class Nodes(Population):
     """Clients whose data nobody here has seen; they are the same run's as long as names and classes are the same."""
 
-    names: tuple[str, ...] = ()
-
     @cached_property
     def digest(self) -> str:
         return hashlib.sha256(repr((self.names, self.classes, self.input_shape)).encode()).hexdigest()
@@ -230,7 +238,9 @@ def stand_in(names: tuple[str, ...], introductions: dict[str, Introduction], cla
     said = [introductions.get(name) for name in names]
     train, test = ([0 if s is None or s.declined else getattr(s, part) for s in said] for part in ("train", "test"))
     about = f"{len(names)} nodes' own data"
-    return Nodes(shards(train), shards(test), len(names), len(classes), name=about, names=names)
+    return Nodes(
+        shards(train), shards(test), len(names), len(classes), name=about, names=names, class_names=classes or None
+    )
 
 
 # -- how it goes -------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from clusterfl.federate.folder import Federation
 from clusterfl.method import Method, NotDefined, Served
 from clusterfl.runs.checkpoint import Snapshot, newest_snapshot, read_snapshot
 from clusterfl.runs.files import write_whole
+from clusterfl.runs.ledger import charge_to
 from clusterfl.tree import Tree, row
 
 log = logging.getLogger(__name__)
@@ -200,7 +201,9 @@ def admit(desk: Desk, engine: BaseEngine, snapshot: Snapshot, name: str) -> list
     """Gives a new node its cluster, by the method's own rule, and the version that is current there."""
     federation, versions = desk.federation, Versions.read(desk.federation)
     ids = torch.tensor([federation.nodes.index(name)])
-    cohort = engine.cohort(ids, keys.fold_in(keys.key(desk.config.seed), "admit"), snapshot.round)
+    key = keys.fold_in(keys.key(desk.config.seed), "admit")
+    key = charge_to(engine, federation.run_folder / "privacy-admitted.log", key)
+    cohort = engine.cohort(ids, key, snapshot.round)
     try:
         served = desk.method.admit(snapshot.state, cohort)
     except NotDefined as e:

@@ -45,6 +45,7 @@ def test_what_was_kept_with_a_reply_that_does_not_count_is_taken_back(tmp_path: 
     disk.keep(at(1), 2, tree(1.0), tree(2.0))
     assert disk.kept(replace(at(2), void=2)) == tree(1.0)
     assert disk.kept(replace(at(2), void=1)) == tree(2.0)
+    assert disk.kept(at(1), 2) == tree(1.0)  # the same request again, for its answer was lost
 
 
 def test_only_what_a_resume_may_need_stays(tmp_path: Path) -> None:

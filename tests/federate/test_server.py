@@ -47,7 +47,10 @@ def test_nodes_learn_what_the_simulator_learns(name: str, tmp_path: Path) -> Non
     mine, simulated = summary(federation.run_folder), summary(tmp_path / "sim")
     for table in (mine, simulated):
         del table["seconds"]
-    assert mine.pop("metrics").keys() == simulated.pop("metrics").keys()
+    assert list(mine["assignments"]) == list(mine["per_client"]) == [f"node-{i}" for i in range(4)]
+    assert list(mine.pop("assignments").values()) == list(simulated.pop("assignments").values())
+    for name in ("metrics", "per_client"):
+        assert len(mine.pop(name)) == len(simulated.pop(name))
     assert mine.keys() == simulated.keys()
     for key, value in mine.items():  # nodes sum in float32 what the simulator sums in float64
         exact = not isinstance(value, float)

@@ -67,8 +67,8 @@ class OwnData:
 class Store(Protocol):
     """What a node keeps, on its own disk."""
 
-    def kept(self, place: Place) -> Tree:
-        """What it kept before the request at ``place``."""
+    def kept(self, place: Place, token: int) -> Tree:
+        """What it kept before the request ``token`` at ``place``, which may be asked for a second time."""
         ...
 
     def keep(self, place: Place, token: int, before: Tree, state: Tree) -> None:
@@ -126,7 +126,7 @@ class Node:
         """What the procedure returns; what it keeps is on the disk before anything leaves."""
         population, task = self._problem(r.problem, r.reading, r.client)
         engine = Serial(task, population)
-        before = self.store.kept(r.place)
+        before = self.store.kept(r.place, r.token)
         engine.set_states({r.client: before})
         around: BaseEngine = engine
         privacy = PrivacyConfig(**r.problem.privacy)
