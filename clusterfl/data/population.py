@@ -88,8 +88,9 @@ class Shards:
         sizes = torch.tensor([len(r) for r in rows], dtype=torch.int64)
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         wanted = torch.cat(list(rows)) if rows else torch.zeros(0, dtype=torch.int64)
-        used, inverse = torch.unique(wanted, return_inverse=True)
-        return Shards(x[used], y[used], inverse, offsets)
+        used = torch.zeros(len(y), dtype=torch.bool)
+        used[wanted] = True
+        return Shards(x[used], y[used], (used.cumsum(0) - 1)[wanted], offsets)
 
     @staticmethod
     def from_parts(parts: Sequence[tuple[Tensor, Tensor]]) -> Shards:
@@ -186,7 +187,7 @@ class Population:
         for shards in (self.train, self.test):
             for t in (shards.x, shards.y, shards.rows, shards.offsets):
                 h.update(str((t.dtype, tuple(t.shape))).encode())
-                h.update(np.ascontiguousarray(t.numpy()).tobytes())
+                h.update(np.ascontiguousarray(t.numpy()).data)
         h.update(f"{self.clients} {self.classes}".encode())
         for t in (self.truth, *(self.indicators or ())):
             h.update(b"-" if t is None else np.ascontiguousarray(t.numpy()).tobytes())
