@@ -13,6 +13,7 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.client import Client
 from clusterfl.cohort import Engine
+from clusterfl.data.population import Shards
 from clusterfl.keys import Key
 from clusterfl.losses import absolute_error, squared_error
 from clusterfl.message import Call, Kept, on_client
@@ -22,6 +23,7 @@ from clusterfl.task import Task
 from clusterfl.tree import Tree, row, rows, take
 
 EVAL_BATCH = 500  # images at a time: batches over about a thousand cost more per image
+PIECE = 1 << 20  # numbers of clients that are summed up together
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Scores:
         zeros = torch.zeros(len(columns) + 1, m, dtype=torch.float64)
         nans = {metric.name: torch.full((m,), torch.nan, dtype=torch.float64) for metric in whole}
         return Scores(dict(zip(columns, zeros, strict=False)), zeros[-1], nans)
+
+    def take(self, positions: Tensor) -> Scores:
+        """The scores at these positions."""
+        sums, whole = ({name: v[positions] for name, v in found.items()} for found in (self.sums, self.whole))
+        return Scores(sums, self.samples[positions], whole)
 
     def of(self, name: str) -> Tensor:
         """A metric of every client; NaN where it has no test samples."""
@@ -101,38 +108,60 @@ def score(
     Clients that share a model are evaluated together, and samples that they share only once. ``metrics``: which ones
     are measured beside the means over samples; the task's main one unless they are given.
     """
-    test = engine.population.test
-    shards = [test.rows_of(i) for i in ids.tolist()]
-    jobs: list[tuple[int, Tensor]] = []
-    groups: list[tuple[list[int], Tensor, int]] = []  # members, place of each test row among those used, pieces
-    for k in index.unique().tolist():
-        members = (index == k).nonzero().flatten().tolist()
-        used = torch.zeros(len(test.y), dtype=torch.bool)
-        for j in members:
-            used[shards[j]] = True
-        pieces = used.nonzero().flatten().split(EVAL_BATCH)
-        jobs += [(k, piece) for piece in pieces]
-        groups.append((members, used.cumsum(0) - 1, len(pieces)))
-    names, whole = columns_of(engine.task), of_outputs(engine.task, metrics)
-    results = iter(engine.score_rows(models, jobs, outputs=bool(whole)))
+    test, task = engine.population.test, engine.task
+    n = len(test)
+    # who has the same model and the same samples scores the same
+    pairs, inverse = (index * n + test.same[ids]).unique(return_inverse=True)
+    index, ids = pairs // n, pairs % n
+    names, whole = columns_of(task), of_outputs(task, metrics)
     out = Scores.nothing(len(ids), names, whole)
-    for members, place, n in groups:
-        pieces_of_group = [next(results) for _ in range(n)]
-        columns = {name: torch.cat([piece[name] for piece in pieces_of_group]) for name in pieces_of_group[0]}
-        sums = torch.stack([columns[name] for name in names], dim=1)
-        for j in members:  # one by one: thousands of clients may share a few samples
-            mine = place[shards[j]]
-            for name, total in zip(names, sums[mine].sum(dim=0), strict=True):
-                out.sums[name][j] = total
-            out.samples[j] = len(mine)
+    out.samples.copy_(test.sizes[ids])
+    used = rows_used(test, index, ids)
+    if len(used):
+        results = engine.score_rows(models, jobs_of(used, len(test.y)), outputs=bool(whole))
+        columns = {name: torch.cat([piece[name] for piece in results]) for name in results[0]}
+        each_row = torch.stack([columns[name] for name in names], dim=1)
+        for members, mine in alike(test, ids, columns["outputs"][0].numel() if whole else len(names)):
+            place = torch.searchsorted(used, index[members].unsqueeze(1) * len(test.y) + mine)
+            for total, found in zip(out.sums.values(), each_row[place].sum(dim=1).unbind(dim=1), strict=True):
+                total[members] = found
             for metric in whole:
-                out.whole[metric.name][j] = value_of(metric, columns["outputs"][mine], test.y[shards[j]])
-    return out
+                out.whole[metric.name][members] = values_of(metric, columns["outputs"][place], test.y[mine])
+    return out.take(inverse)
+
+
+def rows_used(test: Shards, index: Tensor, ids: Tensor) -> Tensor:
+    """Model k on test row r as ``k * pool + r``, ascending, of all that some client needs."""
+    pool = len(test.y)
+    found = [(index[members].unsqueeze(1) * pool + mine).unique() for members, mine in alike(test, ids)]
+    return torch.cat(found).unique() if found else torch.zeros(0, dtype=torch.int64)
+
+
+def jobs_of(used: Tensor, pool: int) -> list[tuple[int, Tensor]]:
+    """(model, some test rows), with as many rows as are computed together."""
+    by_model = used.split(torch.unique_consecutive(used // pool, return_counts=True)[1].tolist())
+    return [(int(part[0]) // pool, piece) for part in by_model for piece in (part % pool).split(EVAL_BATCH)]
+
+
+def alike(shards: Shards, ids: Tensor, width: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    """Clients with equally many samples, some thousands of numbers at a time: (their positions among ``ids`` ``[m]``,
+    their rows ``[m, n]``). Those without any are in none."""
+    sizes = shards.sizes[ids]
+    for n in sizes[sizes > 0].unique().tolist():
+        for members in (sizes == n).nonzero().flatten().split(max(1, PIECE // (n * width))):
+            yield members, shards.rows[shards.offsets[ids[members]].unsqueeze(1) + torch.arange(n)]
 
 
 def of_outputs(task: Task, metrics: Sequence[Metric] | None) -> list[Metric]:
     """Those of the metrics that need all of a client's outputs at once."""
     return [m for m in ((task.metric,) if metrics is None else metrics) if m.of is not None]
+
+
+def values_of(metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
+    """A metric of ``m`` clients from what they have ``[m, n, …]``: all at once where it can."""
+    if metric.stacked is not None:
+        return metric.stacked(outputs, y).double()
+    return torch.tensor([value_of(metric, *one) for one in zip(outputs, y, strict=True)], dtype=torch.float64)
 
 
 def value_of(metric: Metric, outputs: Tensor, y: Tensor) -> float:

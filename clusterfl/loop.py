@@ -36,6 +36,7 @@ class Schedule:
     eval_every: int = 1
     measured: bool = True  # whether clients' test data is looked at, at all
     eval_inter: bool = False  # also what cluster models score at home and abroad, whenever accuracy is measured
+    eval_clients: int | float | None = None  # how many clients, or which share, are measured; None: all
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
@@ -44,6 +45,16 @@ class Schedule:
             raise ValueError(f"participation={self.participation} should be above 0 and at most 1")
         if self.eval_every < 1:
             raise ValueError(f"eval_every={self.eval_every} should be at least 1")
+        check_eval_clients(self.eval_clients)
+
+
+def check_eval_clients(value: Any) -> None:
+    number, share = isinstance(value, int) and not isinstance(value, bool), isinstance(value, float)
+    if value is None or (number and value >= 1) or (share and 0.0 < value <= 1.0):
+        return
+    raise ValueError(
+        f"eval_clients={value!r} should be a number of clients (at least 1) or a share (above 0, at most 1.0)"
+    )
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class Record(State):
     epsilon: float | None = None  # privacy spent so far, if it is accounted
     intra: float | None = None  # where it is asked for: cluster models at home
     inter: float | None = None  # and abroad; None with one cluster
+    sampled: int | None = None  # how many clients were measured, where it was a sample; the others' scores are NaN
 
     def score(self, name: str) -> Tensor:
         """A metric of every client, NaN where it was not measured this round."""
@@ -226,6 +238,29 @@ class Simulation:
         if not len(self.active):
             raise ValueError("population should hold at least one client with training data, but none has any")
         self.root = keys.key(self.schedule.seed)
+        self.measured = self._sample_of_clients(self.schedule.eval_clients)
+
+    def _sample_of_clients(self, some: int | float | None) -> Tensor:
+        """The clients that are measured, the same in every round: rounds can be compared."""
+        n = len(self.ids)
+        wanted = n if some is None else some if isinstance(some, int) else max(1, round(some * n))
+        return self.ids if wanted >= n else keys.choice(keys.fold_in(self.root, "measured"), n, wanted)
+
+    @property
+    def sampled(self) -> bool:
+        return len(self.measured) < len(self.ids)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """``[N]`` of what was measured, NaN for all others."""
+        if not self.sampled:
+            return values
+        out = torch.full((len(self.ids), *values.shape[1:]), torch.nan, dtype=values.dtype)
+        out[self.measured] = values
+        return out
+
+    def _served(self) -> Served:
+        """What the clients that are measured use."""
+        return self.method.serve(self.state, self.measured)
 
     # -- the loop --------------------------------------------------------------------------------------
 
@@ -308,10 +343,10 @@ class Simulation:
         assign = self.records[-1].assign if self.records else served.clusters
         t, last = self.round, self.round == self.schedule.rounds
         measured = self.schedule.measured and (t % self.schedule.eval_every == 0 or last)
-        scores = self._scores(served, last=last) if measured else {}
+        scores = self._scores(last=last) if measured else {}
         record = Record(
             t,
-            served.clusters.clone(),
+            assign if self.records and torch.equal(served.clusters, assign) else served.clusters.clone(),
             scores,
             float((served.clusters != assign).double().mean()),
             self.engine.traffic.total_down,
@@ -320,24 +355,26 @@ class Simulation:
             time.perf_counter() - before.time,
             self.engine.rejections() - before.rejections,
             self.engine.epsilon(),
-            *(self._at_home_and_abroad(served) if measured and self.schedule.eval_inter else (None, None)),
+            *(self._at_home_and_abroad() if measured and self.schedule.eval_inter else (None, None)),
+            len(self.measured) if measured and self.sampled else None,
         )
         self.records.append(record)
         return record
 
-    def _scores(self, served: Served, *, last: bool) -> dict[str, Tensor]:
+    def _scores(self, *, last: bool) -> dict[str, Tensor]:
         """All metrics of the last round, those that cost little of the others."""
         key, task = keys.fold_in(self.root, "evaluate", self.round), self.engine.task
         metrics = task.metrics if last else None
-        scores = evaluate(self.engine, self.method, served, self.ids, key, self.round, metrics=metrics)
-        return {task.metric.name: scores.of(task.metric.name), **scores.by_name()}
+        scores = evaluate(self.engine, self.method, self._served(), self.measured, key, self.round, metrics=metrics)
+        found = {task.metric.name: scores.of(task.metric.name), **scores.by_name()}
+        return {name: self._spread(values) for name, values in found.items()}
 
     @one_thread()
     def measure_last(self) -> None:
         """The last record, measured as the last round of a run is, where the run ended early."""
         if self.schedule.measured and not {m.name for m in self.engine.task.metrics} <= self.records[-1].scores.keys():
-            scores = self._scores(self.method.serve(self.state, self.ids), last=True)
-            self.records[-1] = replace(self.records[-1], scores=scores)
+            sampled = len(self.measured) if self.sampled else None
+            self.records[-1] = replace(self.records[-1], scores=self._scores(last=True), sampled=sampled)
 
     @one_thread()
     def finish(self) -> Outcome:
@@ -348,15 +385,17 @@ class Simulation:
         served = self.method.serve(self.state, self.ids)
         sizes = self.population.train.sizes[: self.population.clients]
         impersonal, intra, inter, by_model = Figures.none(), float("nan"), None, None
-        if self._compared(served):
-            table = by_model = cross(self.engine, served.models, self.ids)
-            impersonal = Figures.of(table.gather(1, served.index.unsqueeze(1)).squeeze(1), sizes)
-            by_data = served.by_data and not self.engine.far  # nobody may look at another's data on devices
-            if by_data or not served.by_data:
-                intra, inter = intra_inter(self._cross_by_data(served) if by_data else table, served.clusters)
+        some = self._served()
+        if self._compared(some):
+            table = cross(self.engine, some.models, self.measured)
+            impersonal = Figures.of(table.gather(1, some.index.unsqueeze(1)).squeeze(1), sizes[self.measured])
+            by_data = some.by_data and not self.engine.far  # nobody may look at another's data on devices
+            if by_data or not some.by_data:
+                intra, inter = intra_inter(self._cross_by_data(some) if by_data else table, some.clusters)
+            by_model = self._spread(table)
         truth = self.population.at(self.round).truth
         unseen, unseen_assign = self._admit()
-        means = [float(r.score(metric.name).mean()) for r in self.records[1:] if r.measured]
+        means = [float(r.score(metric.name)[self.measured].mean()) for r in self.records[1:] if r.measured]
         return Outcome(
             self.method,
             self.population,
@@ -390,19 +429,20 @@ class Simulation:
         """Whether models are few enough to be tried on each other's clients: to each its own knows no abroad."""
         return self.schedule.measured and served.k <= len(self.ids) // 2 + 1
 
-    def _at_home_and_abroad(self, served: Served) -> tuple[float | None, float | None]:
+    def _at_home_and_abroad(self) -> tuple[float | None, float | None]:
         """Intra and inter accuracy of this round's models."""
+        served = self._served()
         if not self._compared(served):
             return None, None
-        table = self._cross_by_data(served) if served.by_data else cross(self.engine, served.models, self.ids)
+        table = self._cross_by_data(served) if served.by_data else cross(self.engine, served.models, self.measured)
         return intra_inter(table, served.index)
 
     def _cross_by_data(self, served: Served) -> Tensor:
-        """``[N, K]``: what each client would use, on the data of each cluster that has clients."""
+        """``[m, K]``: what each client would use, on the data of each cluster that has clients."""
         key = keys.fold_in(self.root, "cross")
-        table = torch.full((len(self.ids), served.k), torch.nan, dtype=torch.float64)
+        table = torch.full((len(self.measured), served.k), torch.nan, dtype=torch.float64)
         table[:, served.index.unique()] = cross_personal(
-            self.engine, self.method, served, self.ids, served.index, key, self.round
+            self.engine, self.method, served, self.measured, served.index, key, self.round
         )
         return table
 

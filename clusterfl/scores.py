@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.nn import functional as F
 
 from clusterfl.losses import errors
@@ -25,6 +26,8 @@ class Metric:
     of: Callable[[Tensor, Tensor], Any] | None = None
     better: Better = "higher"
     percent: bool = False  # tables show it times 100
+    # the same of clients with equally many samples, [m, n, …] each, all at once: [m]; without it one after another
+    stacked: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -75,15 +78,21 @@ def classification(classes: int) -> tuple[Metric, ...]:
     """The metrics of a classifier, the main one first."""
     return (
         ACCURACY,
-        Metric("f1", partial(f1, classes=classes), percent=True),
-        Metric("auc", auc, percent=True),
-        Metric("log_loss", log_loss, better="lower"),
+        Metric("f1", partial(f1, classes=classes), percent=True, stacked=partial(each, partial(f1, classes=classes))),
+        Metric("auc", auc, percent=True, stacked=stacked_auc),
+        Metric("log_loss", log_loss, better="lower", stacked=partial(each, log_loss)),
     )
 
 
 def regression() -> tuple[Metric, ...]:
     """The metrics of a regression, the main one first."""
-    return RMSE, MAE, Metric("r2", r2)
+    return RMSE, MAE, Metric("r2", r2, stacked=partial(each, r2))
+
+
+def each(of: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, y: Tensor) -> Tensor:
+    """A metric of every client of a stack."""
+    found: Tensor = vmap(of)(outputs, y)
+    return found
 
 
 # -- of classes ------------------------------------------------------------------------------------------
@@ -118,14 +127,19 @@ def class_f1(counts: Tensor) -> Tensor:
 def auc(logits: Tensor, y: Tensor) -> Tensor:
     """The area under the ROC curve of each class against the rest, averaged over those that the client has and has
     samples against; NaN where it has one class only."""
+    return stacked_auc(logits.unsqueeze(0), y.unsqueeze(0))[0]
+
+
+def stacked_auc(logits: Tensor, y: Tensor) -> Tensor:
+    """:func:`auc` ``[m]`` of logits ``[m, n, C]``."""
     from scipy.stats import rankdata
 
-    ranks = torch.from_numpy(rankdata(torch.softmax(logits.double(), dim=-1).numpy(), axis=0))
-    true = F.one_hot(y, ranks.shape[1]).double()
-    positive, n = true.sum(dim=0), len(y)
+    ranks = torch.from_numpy(rankdata(torch.softmax(logits.double(), dim=-1).numpy(), axis=1))
+    true = F.one_hot(y, ranks.shape[2]).double()
+    positive, n = true.sum(dim=1), y.shape[1]
     some = (positive > 0) & (positive < n)
-    wins = (ranks * true).sum(dim=0) - positive * (positive + 1) / 2
-    return (wins / (positive * (n - positive)))[some].mean()
+    wins = (ranks * true).sum(dim=1) - positive * (positive + 1) / 2
+    return torch.where(some, wins / (positive * (n - positive)), torch.nan).nanmean(dim=1)
 
 
 def log_loss(logits: Tensor, y: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ from sklearn.metrics import f1_score
 from torch import nn
 
 from clusterfl import keys
+from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
-from clusterfl.evaluate import evaluate, personal_models, score
+from clusterfl.evaluate import evaluate, personal_models, row_scores, score
 from clusterfl.method import Method, Served
 from clusterfl.methods import IFCA, FedPer, Local
 from clusterfl.parts.local import SGD
@@ -126,3 +127,36 @@ def test_outputs_that_are_not_numbers_are_never_right() -> None:
             served = Served(models, index, personal=personal)
             found = evaluate(make(TASK, POPULATION), IFCA(k=1), served, ids, keys.key(0), metrics=TASK.metrics)
             assert not found.sums["correct"].any() and not found.of("f1").any()
+
+
+def test_scores_of_clients_that_share_samples_and_models_are_those_of_each_alone() -> None:
+    """Whatever their sizes; a client without test samples has none."""
+    x, y = keys.normal(keys.key(1), 40, 6), keys.randint(keys.key(2), TASK.classes, 40)
+    held = [keys.choice(keys.fold_in(keys.key(3), i % 5), 40, (i % 5) * 3) for i in range(23)]
+    shards = Shards.from_rows(x, y, held)
+    population = Population(shards, shards, 23, TASK.classes)
+    engine, models = Serial(TASK, population), TASK.init_stack(keys.key(4), 3)
+    ids, index = keys.permutation(keys.key(5), 23), torch.arange(23) % 3
+    together = score(engine, models, index, ids, metrics=TASK.metrics)
+    for j, i in enumerate(ids.tolist()):
+        alone = score(engine, models, index[j : j + 1], ids[j : j + 1], metrics=TASK.metrics)
+        assert float(together.samples[j]) == len(held[i])
+        for name, values in together.by_name().items():
+            torch.testing.assert_close(values[j : j + 1], alone.by_name()[name], rtol=1e-6, atol=1e-7, equal_nan=True)
+        x_i, y_i = shards.of(i)
+        rows = row_scores(TASK, row(models, int(index[j])), x_i, y_i)
+        assert float(together.sums["correct"][j]) == float(rows["correct"].sum())
+    assert bool(together.accuracy[held_nothing(held, ids)].isnan().all())
+
+
+def held_nothing(held: list[torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([not len(held[i]) for i in ids.tolist()])
+
+
+def test_a_metric_without_a_stacked_form_is_made_client_by_client() -> None:
+    plain = Metric("spread", lambda outputs, y: outputs.std())
+    stacked = Metric("spread", plain.of, stacked=lambda outputs, y: outputs.flatten(1).std(dim=1))
+    engine, models = Serial(TASK, POPULATION), TASK.init_stack(keys.key(4), 2)
+    ids = torch.arange(CLIENTS)
+    found = [score(engine, models, ids % 2, ids, metrics=[m]).of("spread") for m in (plain, stacked)]
+    torch.testing.assert_close(*found)

@@ -188,3 +188,33 @@ def test_clients_whose_data_changes_at_a_round_train_and_are_measured_on_the_new
     plain = Simulation(method, before, Serial(small_task(), before), Schedule(rounds=3))
     plain.run()
     assert torch.equal(plain.records[1].accuracy, sims[0].records[1].accuracy), "nothing changes before the drift"
+
+
+@pytest.mark.parametrize("name", ["ifca", "fedper", "mcfl"])
+def test_a_sample_of_clients_is_measured_and_said(name: str) -> None:
+    method = METHODS[name]() if name == "mcfl" else METHODS[name](local=LOCAL)
+    runs = {
+        some: Simulation(
+            method, POPULATION, Serial(small_task(), POPULATION), Schedule(2, eval_clients=some, eval_inter=True)
+        )
+        for some in (None, 0.5, 5)
+    }
+    outcomes = {some: run.run() for some, run in runs.items()}
+    whole = outcomes[None].records
+    assert all(r.sampled is None and not bool(r.accuracy.isnan().any()) for r in whole)
+    for some, count in ((0.5, CLIENTS // 2), (5, 5)):
+        for r, all_clients in zip(outcomes[some].records, whole, strict=True):
+            known = ~r.accuracy.isnan()
+            assert r.sampled == count == int(known.sum()) and torch.equal(
+                known.nonzero().flatten(), runs[some].measured
+            )
+            assert_close(r.accuracy[known], all_clients.accuracy[known], "the same clients' accuracy")
+            assert torch.equal(r.assign, all_clients.assign)
+        assert outcomes[some].score.mean == pytest.approx(float(outcomes[some].records[-1].accuracy.nanmean()))
+        assert outcomes[some].top5_rounds == outcomes[some].top5_rounds  # not NaN
+
+
+@pytest.mark.parametrize("some", [0, -1, 1.5, 0.0, True, "all"])
+def test_a_sample_of_clients_is_a_number_or_a_share(some: Any) -> None:
+    with pytest.raises(ValueError, match=r"eval_clients=.* should be a number of clients"):
+        Schedule(eval_clients=some)

@@ -41,6 +41,7 @@ from clusterfl.engines.wrappers.attack import AttackConfig, attackers, flip_labe
 from clusterfl.engines.wrappers.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
 from clusterfl.fields import at_least, option
+from clusterfl.loop import check_eval_clients
 from clusterfl.method import Method, check_targets
 from clusterfl.models import MODELS, find_model
 from clusterfl.outside import reference_of
@@ -98,6 +99,7 @@ class Config(BaseModel):
     rounds: int = Field(20, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients asked in a round")
     eval_every: int = Field(1, ge=1, description="rounds between measurements; the last round is always measured")
+    eval_clients: int | float | None = Field(None, description="clients that are measured, or their share; unset: all")
     eval_inter: bool = Field(False, description="each measurement also tries cluster models on the other clusters")
     device: str = Field("cpu", description="where clients compute, as PyTorch calls it")
     data: InstanceOf[DataConfig] = Field(default_factory=DataConfig)
@@ -186,6 +188,15 @@ class Config(BaseModel):
             read_method({**as_table(table, f"methods.{name}"), "name": name}, f"methods.{name}", SGD())
         return value
 
+    @field_validator("eval_clients", mode="before")
+    @classmethod
+    def _check_eval_clients(cls, value: Any) -> Any:
+        try:
+            check_eval_clients(value)
+        except ValueError as e:
+            raise ConfigError(str(e)) from None
+        return value
+
     def model_post_init(self, context: Any) -> None:
         check_device(self.device)
         if self.data.clients:
@@ -210,6 +221,7 @@ class Config(BaseModel):
             "privacy": tables.write(self.privacy),
         }
         more: Table = {"eval_inter": True} if self.eval_inter else {}
+        more |= {} if self.eval_clients is None else {"eval_clients": self.eval_clients}
         # left out as it is by default: configs of before there was a choice keep their digests
         more |= {} if self.task == TaskConfig() else {"task": tables.write(self.task)}
         return {**written, **more, **({"methods": self.methods} if self.methods else {})}

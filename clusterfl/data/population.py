@@ -14,9 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from clusterfl import keys
 from clusterfl.data.arrays import are_numbers, checked_names, plain_names, read_sides
 
 Targets = Literal["auto", "classes", "numbers"]
+
+
+PIECE = 1 << 20  # rows that are looked at together
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,37 @@ class Shards:
         """Samples per client ``[N]``."""
         return self.offsets[1:] - self.offsets[:-1]
 
+    @cached_property
+    def same(self) -> Tensor:
+        """``[N]``: the first client that has the very same rows in the same order."""
+        sums, pieces = [], torch.arange(len(self)).split(max(1, len(self) * PIECE // max(len(self.rows), 1)))
+        for ids in pieces:  # a hash of each client's rows and their order
+            rows, sizes = self.rows_of_all(ids), self.sizes[ids]
+            first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+            order = torch.arange(len(rows)) - first
+            mixed = keys.fold_in(keys.key(0), order * 2**32 + rows)
+            sums.append(torch.zeros(len(ids), dtype=torch.int64).index_add_(0, _owners(sizes), mixed))
+        _, alike = (torch.cat(sums) ^ (self.sizes * 2**40)).unique(return_inverse=True)
+        found = torch.full((int(alike.max()) + 1,), len(self)).scatter_reduce(0, alike, torch.arange(len(self)), "amin")
+        found = found[alike]
+        for ids in pieces:  # whoever only has the same hash is alone
+            differs = self.sizes[ids] != self.sizes[found[ids]]
+            mine, theirs = self.rows_of_all(ids[~differs]), self.rows_of_all(found[ids[~differs]])
+            wrong = torch.zeros(len(ids), dtype=torch.int64)
+            wrong[~differs] = torch.zeros(int((~differs).sum()), dtype=torch.int64).index_add_(
+                0, _owners(self.sizes[ids[~differs]]), (mine != theirs).long()
+            )
+            found[ids] = torch.where(differs | (wrong > 0), ids, found[ids])
+        return found
+
     def rows_of(self, i: int) -> Tensor:
         return self.rows[int(self.offsets[i]) : int(self.offsets[i + 1])]
+
+    def rows_of_all(self, ids: Tensor) -> Tensor:
+        """The rows of the clients ``ids``, one client after another."""
+        sizes = self.sizes[ids]
+        first = self.offsets[ids] - (sizes.cumsum(0) - sizes)
+        return self.rows[first.repeat_interleave(sizes) + torch.arange(int(sizes.sum()))]
 
     def of(self, i: int) -> tuple[Tensor, Tensor]:
         """Client i's samples and labels."""
@@ -46,9 +79,8 @@ class Shards:
 
     def select(self, ids: Tensor) -> Shards:
         """Shards of the clients ``ids``, in that order, over the same pool."""
-        rows = [self.rows_of(i) for i in ids.tolist()]
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.sizes[ids].cumsum(0)])
-        return Shards(self.x, self.y, torch.cat(rows), offsets)
+        return Shards(self.x, self.y, self.rows_of_all(ids), offsets)
 
     @staticmethod
     def from_rows(x: Tensor, y: Tensor, rows: Sequence[Tensor]) -> Shards:
@@ -56,8 +88,9 @@ class Shards:
         sizes = torch.tensor([len(r) for r in rows], dtype=torch.int64)
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         wanted = torch.cat(list(rows)) if rows else torch.zeros(0, dtype=torch.int64)
-        used, inverse = torch.unique(wanted, return_inverse=True)
-        return Shards(x[used], y[used], inverse, offsets)
+        used = torch.zeros(len(y), dtype=torch.bool)
+        used[wanted] = True
+        return Shards(x[used], y[used], (used.cumsum(0) - 1)[wanted], offsets)
 
     @staticmethod
     def from_parts(parts: Sequence[tuple[Tensor, Tensor]]) -> Shards:
@@ -67,6 +100,11 @@ class Shards:
         x = torch.cat([x for x, _ in parts])
         y = torch.cat([y for _, y in parts])
         return Shards(x, y, torch.arange(len(y)), offsets)
+
+
+def _owners(sizes: Tensor) -> Tensor:
+    """Of each row the position of its client."""
+    return torch.arange(len(sizes)).repeat_interleave(sizes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,7 +187,7 @@ class Population:
         for shards in (self.train, self.test):
             for t in (shards.x, shards.y, shards.rows, shards.offsets):
                 h.update(str((t.dtype, tuple(t.shape))).encode())
-                h.update(np.ascontiguousarray(t.numpy()).tobytes())
+                h.update(np.ascontiguousarray(t.numpy()).data)
         h.update(f"{self.clients} {self.classes}".encode())
         for t in (self.truth, *(self.indicators or ())):
             h.update(b"-" if t is None else np.ascontiguousarray(t.numpy()).tobytes())

@@ -42,7 +42,8 @@ def gather(
     sizes = torch.tensor([len(r) for r in rows])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     k_clusters = len(shift.angles)
-    virtual = torch.cat(rows) + torch.from_numpy(cluster).repeat_interleave(sizes) * len(y)
+    virtual = torch.cat(rows)
+    virtual += torch.from_numpy(cluster * len(y)).repeat_interleave(sizes)  # in place: there may be millions
     used = torch.zeros(k_clusters * len(y), dtype=torch.bool)
     used[virtual] = True
     place = used.cumsum(0) - 1

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from clusterfl import keys
 from clusterfl.client import Client
 from clusterfl.cohort import Cohort
 from clusterfl.errors import NoReplies
@@ -20,6 +21,7 @@ from clusterfl.method import Clusters, Method, Served, State, log_clusters, log_
 from clusterfl.parts.aggregate import mean_by
 from clusterfl.parts.hierarchy import bipartition, cosine, separation
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.sketch import EXACT, Moves
 from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, concat, flat, put, repeat, row, subtract, take
@@ -27,6 +29,7 @@ from clusterfl.tree import Tree, concat, flat, put, repeat, row, subtract, take
 log = logging.getLogger(__name__)
 
 Cut = Literal["single", "complete"]
+SAMPLE = 500  # clients of a large cluster that are all compared with each other
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,10 @@ class CFL(Method[CFLState]):
     start_round: int = option(20, "rounds before the first cut")
     min_size: int = option(3, "clients of a cluster that may be cut")
     linkage: Cut = option("single", "how a cluster is cut: single is the paper's optimum, complete the authors' code")
+    exact: int = option(EXACT, "clients of a cluster up to which all are compared; more by a sample of them")
 
     def __post_init__(self) -> None:
-        at_least(0, self, "r1", "r2", "eps1", "eps2", "start_round")
+        at_least(0, self, "r1", "r2", "eps1", "eps2", "start_round", "exact")
         at_least(2, self, "min_size")
         one_of(Cut, self, "linkage")
         if self.gamma is not None and not 0 <= self.gamma <= 1:
@@ -88,30 +92,28 @@ class CFL(Method[CFLState]):
         state = replace(state, assign=assign, passed=passed)
         cohort = cohort.only(cohort.ids[passed[cohort.ids] == len(state.splits)])
         got = cohort.run(self.train, theta=take(state.centers, assign[cohort.ids]))
-        moves = flat(subtract(got["theta"], take(state.centers, assign[got.ids])), cohort.task.params)
-        state = replace(state, peak=torch.maximum(state.peak, moves.norm(dim=1).max()))
+        moves = Moves(got["theta"], state.centers, assign[got.ids], cohort.task.params)
+        state = replace(state, peak=torch.maximum(state.peak, moves.norms().max()))
         for c in range(state.k):
             state = self.maybe_split(state, cohort, c, got.ids, moves)
         log_clusters(cohort, before, state.assign, state.k)
         # all clients of a cluster began at its centre: the mean model is the centre plus the mean update
         return replace(state, centers=mean_by(got["theta"], state.assign[got.ids], old=state.centers))
 
-    def maybe_split(self, state: CFLState, cohort: Cohort, c: int, ids: Tensor, moves: Tensor) -> CFLState:
+    def maybe_split(self, state: CFLState, cohort: Cohort, c: int, ids: Tensor, moves: Moves) -> CFLState:
         """The state with cluster ``c`` cut in two, if it is ripe for it."""
         mine = (state.assign[ids] == c).nonzero().flatten()
         mine = mine[ids[mine].argsort()]
         if not len(mine):
             return state
-        members, own = ids[mine], moves[mine]  # rows of `own` are positions; `members` names the clients
-        mean, largest = float(own.mean(dim=0).norm()), float(own.norm(dim=1).max())
+        members, own = ids[mine], moves.only(mine)  # rows of `own` are positions; `members` names the clients
+        mean, largest = float(own.mean().norm()), float(own.norms().max())
         cohort.log(**{f"mean_norm_{c}": mean, f"max_norm_{c}": largest})
         eps1 = self.r1 * float(state.peak) if self.relative else self.eps1
         eps2 = self.r2 * eps1 if self.relative else self.eps2
         if cohort.round < self.start_round or len(mine) < self.min_size or not (mean < eps1 and largest > eps2):
             return state
-        similarity = cosine(own, own)
-        leaves = bipartition(similarity, self.linkage)
-        across, gap = float(similarity[leaves][:, ~leaves].max()), separation(similarity, leaves)
+        leaves, across, gap = self.cut(own, cohort.key)
         cohort.log(**{f"gap_{c}": gap})
         if self.gap is not None and gap <= self.gap:
             return state
@@ -119,7 +121,7 @@ class CFL(Method[CFLState]):
             return state
         stay, go = members[~leaves].tolist(), members[leaves].tolist()
         log.info("round %d: cluster %d splits into %s and %s", cohort.round, c, stay, go)
-        theta, directions = row(state.centers, c), torch.stack([own[side].mean(dim=0) for side in (~leaves, leaves)])
+        theta, directions = row(state.centers, c), torch.stack([own.only(side).mean() for side in (~leaves, leaves)])
         return CFLState(
             concat([state.centers, repeat(theta, 1)]),
             put(state.assign, members[leaves], torch.tensor(state.k)),
@@ -127,6 +129,22 @@ class CFL(Method[CFLState]):
             put(state.passed, members, torch.tensor(len(state.splits) + 1)),
             state.peak,
         )
+
+    def cut(self, own: Moves, key: Key) -> tuple[Tensor, float, float]:
+        """Who leaves ``[m]`` bool, the largest cosine across the cut, and how far apart its sides are.
+
+        Of a large cluster a sample is cut, and everybody goes to the side whose mean update points its way.
+        """
+        whole = len(own) <= self.exact
+        sample = None if whole else keys.choice(keys.fold_in(key, "cut"), len(own), min(SAMPLE, len(own)))
+        some = own.at(sample)
+        similarity = cosine(some, some)
+        leaves = bipartition(similarity, self.linkage)
+        across, gap = float(similarity[leaves][:, ~leaves].max()), separation(similarity, leaves)
+        if not whole:
+            directions = torch.stack([some[side].mean(dim=0) for side in (~leaves, leaves)])
+            leaves = own.nearest(directions, lambda a, b: 1.0 - cosine(a, b))[0] == 1
+        return leaves, across, gap
 
     def descend(
         self, cohort: Cohort, splits: tuple[Split, ...], assign: Tensor, passed: Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -30,8 +30,26 @@ class Federation(State):
     """The server's store: the last model of every client, and how useful others were to it."""
 
     models: Tree  # stack [N]
-    weights: Tensor  # [N, N]: the sums of the weights that client i gave to model n (the paper's P)
+    pairs: Tensor  # [E] int64, ascending: i * N + n for every model n that client i was ever sent, its own at least
+    weights: Tensor  # [E]: the sum of the weights that client i gave to model n (the paper's P, elsewhere 0)
     seen: Tensor  # [N] bool: who has ever sent a model
+
+    def useful(self, i: int) -> Tensor:
+        """``[N]``: a client's row of P."""
+        n = len(self.seen)
+        low, high = torch.searchsorted(self.pairs, torch.tensor([i * n, (i + 1) * n])).tolist()
+        row = torch.zeros(n)
+        row[self.pairs[low:high] - i * n] = self.weights[low:high]
+        return row
+
+    def with_weights(self, ids: Tensor, sent: Tensor, w: Tensor) -> Federation:
+        """After clients ``ids`` ``[m]`` gave ``w`` ``[m, M]`` to the models ``sent`` ``[m, M]``."""
+        given = (ids.unsqueeze(1) * len(self.seen) + sent).flatten()
+        pairs = torch.cat([self.pairs, given]).unique()
+        weights = torch.zeros(len(pairs))
+        weights[torch.searchsorted(pairs, self.pairs)] = self.weights
+        weights.index_add_(0, torch.searchsorted(pairs, given), w.flatten())
+        return replace(self, pairs=pairs, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -65,18 +83,18 @@ class FedFomo(Method[Federation]):
         n = len(cohort)
         if self.models > n:
             raise ValueError(f"models={self.models} should be at most the number of clients, {n}")
-        return Federation(repeat(first_net(task, key), n), torch.eye(n), torch.zeros(n, dtype=torch.bool))
+        own = torch.arange(n) * (n + 1)
+        return Federation(repeat(first_net(task, key), n), own, torch.ones(n), torch.zeros(n, dtype=torch.bool))
 
     def round(self, state: Federation, cohort: Cohort) -> Federation:
         epsilon = max(0.0, self.epsilon - self.epsilon_decay * cohort.round)
         sent = torch.zeros(len(state.seen), self.models, dtype=torch.int64)
         for i in cohort.ids.tolist():
-            sent[i] = self.select(state, i, state.weights[i], epsilon, keys.fold_in(cohort.key, "select", i))
+            sent[i] = self.select(state, i, state.useful(i), epsilon, keys.fold_in(cohort.key, "select", i))
         got = cohort.run(self.mix_and_train, models=take(state.models, sent[cohort.ids]))
-        weights = state.weights.clone()
-        weights[got.ids.unsqueeze(1), sent[got.ids]] += got["w"]
+        state = state.with_weights(got.ids, sent[got.ids], got["w"])
         seen = put(state.seen, got.ids, torch.ones(len(got)))
-        return Federation(put_rows(state.models, got.ids, got["theta"]), weights, seen)
+        return replace(state, models=put_rows(state.models, got.ids, got["theta"]), seen=seen)
 
     def select(self, state: Federation, own: int, useful: Tensor, epsilon: float, key: Key) -> Tensor:
         """``[M]``: the client's own model, then others: the most useful, and random ones in epsilon of the places.

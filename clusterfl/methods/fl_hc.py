@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from clusterfl import keys
 from clusterfl.client import Client
 from clusterfl.cohort import Cohort
 from clusterfl.errors import NoReplies
@@ -17,8 +19,9 @@ from clusterfl.keys import Key
 from clusterfl.message import Model, Payload, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, State, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import Weights, bytes_of, mean_by, reply
-from clusterfl.parts.hierarchy import Linkage, Metric, agglomerate, distances
+from clusterfl.parts.hierarchy import Linkage, Metric, agglomerate, distances, numbered
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.sketch import EXACT, Moves, group, sample_of
 from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, flat, put, repeat, row, subtract, take
@@ -56,6 +59,7 @@ class FLHC(Method[FLHCState]):
     metric: Metric = option("l2", "how far apart updates are")
     linkage: Linkage = option("ward", "how far apart groups of updates are")
     weights: Weights = option("size", "how much a client counts in its cluster's mean")
+    exact: int = option(EXACT, "clients up to which all are compared; more by sketches and a sample")
 
     def __post_init__(self) -> None:
         if self.threshold is not None and self.k is not None:
@@ -63,7 +67,7 @@ class FLHC(Method[FLHCState]):
         if self.k is None and self.threshold is None:
             raise ValueError("k=None and threshold=None: one of them should be given")
         at_least(1, self, "k")
-        at_least(0, self, "threshold", "start_round")
+        at_least(0, self, "threshold", "start_round", "exact")
         one_of(Weights, self, "weights")
         if self.linkage == "ward" and self.metric != "l2":
             raise ValueError(f"metric={self.metric!r} should be 'l2' with linkage='ward'")
@@ -95,17 +99,32 @@ class FLHC(Method[FLHCState]):
     def cluster(self, state: FLHCState, cohort: Cohort, ids: Tensor, theta: Tree) -> FLHCState:
         """The one clustering, of everybody who answered this round."""
         order = ids.argsort()
-        start, ids = row(state.centers, 0), ids[order]
-        moves = flat(subtract(take(theta, order), repeat(start, len(ids))), cohort.task.params)
-        groups = agglomerate(moves, metric=self.metric, linkage=self.linkage, k=self.k, threshold=self.threshold)
-        k = int(groups.max()) + 1
-        means = torch.stack([moves[groups == j].mean(dim=0) for j in range(k)])
+        if not torch.equal(ids[order], ids):
+            ids, theta = ids[order], take(theta, order)
+        start = row(state.centers, 0)
+        groups, means = self.groups(Moves.of(theta, start, cohort.task.params), cohort.key)
+        k = len(means)
         return FLHCState(
             repeat(start, k),
             put(state.assign, ids, groups),
             Fork(start, means),
             put(state.placed, ids, torch.tensor(True)),
         )
+
+    def groups(self, moves: Moves, key: Key) -> tuple[Tensor, Tensor]:
+        """Group numbers ``[m]``, and every group's mean update ``[K, P]``."""
+        cut = partial(agglomerate, metric=self.metric, linkage=self.linkage, k=self.k)
+        if len(moves) <= self.exact:
+            points = moves.at()
+            groups = cut(points, threshold=self.threshold)
+            return groups, torch.stack([points[groups == j].mean(dim=0) for j in range(int(groups.max()) + 1)])
+        threshold = self.threshold
+        if threshold is not None and self.linkage == "ward":  # ward's distances grow with the root of the groups' sizes
+            threshold *= (len(sample_of(len(moves), 1, key)) / len(moves)) ** 0.5
+        away, key, absolute = partial(distances, metric=self.metric), keys.fold_in(key, "cluster"), self.metric == "l1"
+        groups = group(moves, partial(cut, threshold=threshold), away, key, k=self.k or 1, absolute=absolute)
+        groups = numbered(groups.numpy())
+        return groups, moves.means(groups, int(groups.max()) + 1)
 
     def place(self, fork: Fork, cohort: Cohort, assign: Tensor, placed: Tensor) -> tuple[Tensor, Tensor]:
         """Clients that missed the clustering train the model of that time and join the nearest mean update."""

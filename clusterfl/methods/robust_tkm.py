@@ -19,11 +19,12 @@ from clusterfl.message import Model, Payload, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
 from clusterfl.parts.aggregate import Rule, Trimmed, check_rule, check_share, combine_by
 from clusterfl.parts.distances import squared_distances
-from clusterfl.parts.kmeans import trimmed_kmeans
+from clusterfl.parts.kmeans import sketched_trimmed_kmeans, trimmed_kmeans
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.parts.sketch import EXACT, Moves
 from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.tree import Tree, flat, put, repeat, take
+from clusterfl.tree import Tree, flat, put, repeat, rows, take, vector
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,11 @@ class RobustTKM(Method[Homes]):
     erm_epochs: int = option(10, "epochs of the local models that are clustered; the paper's ERM is exact")
     aggregate: Rule = option(Trimmed(), "how a cluster's models become one")
     attackers: float = option(0.2, "the share of a cluster's clients that k-means withstands")
+    exact: int = option(EXACT, "clients up to which all models are compared; more by sketches and a sample")
 
     def __post_init__(self) -> None:
         at_least(1, self, "k", "erm_epochs")
+        at_least(0, self, "exact")
         check_share(self.attackers)
         check_rule(self.aggregate)
 
@@ -61,14 +64,24 @@ class RobustTKM(Method[Homes]):
         got = cohort.run(self.erm, {"theta": start})  # stage 1
         if self.k > len(got):
             raise ValueError(f"k={self.k} should not exceed the {len(got)} clients that answered the first round")
-        points = flat(got["theta"], task.params)
-        s, homes = trimmed_kmeans(points, self.k, keys.fold_in(key, "kmeans"), attackers=self.attackers)  # stage 2
-        log_margin(cohort, squared_distances(points, homes))
+        s, homes = self.cluster(cohort, got["theta"], start, keys.fold_in(key, "kmeans"))  # stage 2
         old = repeat(start, self.k)
         centers = combine_by(self.aggregate, got["theta"], s, old=old)
         assign = put(torch.zeros(len(cohort), dtype=torch.int64), got.ids, s)  # the silent wait in cluster 0
         known = put(torch.zeros(len(cohort), dtype=torch.bool), got.ids, torch.ones(len(got)))
         return Homes(centers, assign, start, homes, known)
+
+    def cluster(self, cohort: Cohort, theta: Tree, start: Tree, key: Key) -> tuple[Tensor, Tensor]:
+        """The clusters of the models, and where each is at home ``[K, P]``."""
+        names = cohort.task.params
+        if rows(theta) <= self.exact:
+            points = flat(theta, names)
+            s, homes = trimmed_kmeans(points, self.k, key, attackers=self.attackers)
+            log_margin(cohort, squared_distances(points, homes))
+            return s, homes
+        moves = Moves.of(theta, start, names)
+        s, away = sketched_trimmed_kmeans(moves, self.k, key, attackers=self.attackers)
+        return s, away + vector(start, names)
 
     def round(self, state: Homes, cohort: Cohort) -> Homes:
         before = state.assign

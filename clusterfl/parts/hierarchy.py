@@ -46,7 +46,7 @@ def agglomerate(
     from sklearn.cluster import AgglomerativeClustering
 
     tree = AgglomerativeClustering(n_clusters=k, distance_threshold=threshold, metric="euclidean", linkage=linkage)
-    return _numbered(tree.fit_predict(_turned(points).numpy()))
+    return numbered(tree.fit_predict(_turned(points).numpy()))
 
 
 def merge(apart: Tensor, *, linkage: Linkage, k: int | None = None, threshold: float | None = None) -> Tensor:
@@ -56,7 +56,7 @@ def merge(apart: Tensor, *, linkage: Linkage, k: int | None = None, threshold: f
     from sklearn.cluster import AgglomerativeClustering
 
     tree = AgglomerativeClustering(n_clusters=k, distance_threshold=threshold, metric="precomputed", linkage=linkage)
-    return _numbered(tree.fit_predict(_apart(apart.double()).numpy()))
+    return numbered(tree.fit_predict(_apart(apart.double()).numpy()))
 
 
 def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "single") -> Tensor:
@@ -71,7 +71,7 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
     from sklearn.cluster import AgglomerativeClustering
 
     tree = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=linkage)
-    return _numbered(tree.fit_predict(_apart(1.0 - similarity.double()).numpy())) == 1
+    return numbered(tree.fit_predict(_apart(1.0 - similarity.double()).numpy())) == 1
 
 
 def separation(similarity: Tensor, leaves: Tensor) -> float:
@@ -103,7 +103,8 @@ def _turned(points: Tensor) -> Tensor:
     return turned
 
 
-def _numbered(labels: npt.NDArray[Any]) -> Tensor:
+def numbered(labels: npt.NDArray[Any]) -> Tensor:
+    """The same groups, numbered by first appearance."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

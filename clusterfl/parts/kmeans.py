@@ -13,6 +13,7 @@ from clusterfl import keys
 from clusterfl.keys import Key
 from clusterfl.parts.distances import squared_distances
 from clusterfl.parts.robust import liars, trimmed_mean
+from clusterfl.parts.sketch import Moves, sample_of
 
 log = logging.getLogger(__name__)
 
@@ -46,26 +47,30 @@ def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
 
 
 def trimmed_kmeans(
-    points: Tensor, k: int, key: Key, *, attackers: float = 0.2, seedings: int = 100, iterations: int = 50
+    points: Tensor,
+    k: int,
+    key: Key,
+    *,
+    attackers: float = 0.2,
+    seedings: int = 100,
+    iterations: int = 50,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Lloyd's algorithm with robust centres: labels ``[m]`` and centres ``[k, P]``.
 
     The share ``attackers`` of the points that is farthest from all centres moves none of them, and of the
     others the same share of every coordinate is cut from each end. The start is the best of many k-means++
-    seedings, by the distances of the points that are kept: a seed on an outlier does not pay.
+    seedings, by the distances of the points that are kept: a seed on an outlier does not pay; or it is given.
     """
-    squares = squared_distances(points, points)
-    kept = len(points) - liars(attackers, len(points))
-    best, least = torch.arange(k), torch.inf
-    for draws in keys.uniform(key, seedings, k).double():
-        seeds = _plus_plus(squares, kept, draws)
-        cost = float(squares[:, seeds].min(dim=1).values.sort().values[:kept].sum())
-        if cost < least:
-            best, least = seeds, cost
-    centers, scores = points[best], squares[:, best]
+    if start is None:
+        squares = squared_distances(points, points)
+        seeds = _best_seeds(squares, k, key, attackers, seedings)
+        centers, scores = points[seeds], squares[:, seeds]
+    else:
+        centers, scores = start, squared_distances(points, start)
     labels = scores.argmin(dim=1)
     for _ in range(iterations):
-        near = scores.min(dim=1).values.argsort(stable=True)[:kept].sort().values
+        near = nearest(scores, attackers)
         members = [near[labels[near] == j] for j in range(k)]
         centers = torch.stack([_center(points[at], centers[j], attackers) for j, at in enumerate(members)])
         scores = squared_distances(points, centers)
@@ -73,6 +78,36 @@ def trimmed_kmeans(
         if torch.equal(before, labels):
             break
     return labels, centers
+
+
+def sketched_trimmed_kmeans(moves: Moves, k: int, key: Key, *, attackers: float) -> tuple[Tensor, Tensor]:
+    """As :func:`trimmed_kmeans`, for thousands of models: it begins with a sample's sketches and goes on with
+    everybody's; the centres are then made once, in all coordinates, and everybody goes to the nearest."""
+    points = moves.sketch(keys.fold_in(key, "sketch"))
+    sample = sample_of(len(moves), k, key)
+    _, first = trimmed_kmeans(points[sample], k, key, attackers=attackers)
+    labels, last = trimmed_kmeans(points, k, key, attackers=attackers, start=first)
+    near = nearest(squared_distances(points, last), attackers)
+    zero = torch.zeros(moves.width)
+    centers = torch.stack([_center(moves.only(near[labels[near] == j]).at(), zero, attackers) for j in range(k)])
+    return moves.nearest(centers, squared_distances)[0], centers
+
+
+def nearest(scores: Tensor, attackers: float) -> Tensor:
+    """The points that are kept, in ascending order: all but the share that is farthest from all centres."""
+    kept = len(scores) - liars(attackers, len(scores))
+    return scores.min(dim=1).values.argsort(stable=True)[:kept].sort().values
+
+
+def _best_seeds(squares: Tensor, k: int, key: Key, attackers: float, seedings: int) -> Tensor:
+    kept = len(squares) - liars(attackers, len(squares))
+    best, least = torch.arange(k), torch.inf
+    for draws in keys.uniform(key, seedings, k).double():
+        seeds = _plus_plus(squares, kept, draws)
+        cost = float(squares[:, seeds].min(dim=1).values.sort().values[:kept].sum())
+        if cost < least:
+            best, least = seeds, cost
+    return best
 
 
 def _plus_plus(squares: Tensor, kept: int, draws: Tensor) -> Tensor:

@@ -22,16 +22,19 @@ from clusterfl.keys import Key
 from clusterfl.method import Clusters, Registered
 from clusterfl.parts.aggregate import MeanBy, mean_by, mean_of
 from clusterfl.parts.describe import Describe, grouped
+from clusterfl.parts.distances import squared_distances
 from clusterfl.parts.kmeans import kmeans
 from clusterfl.parts.local import SGD, Losses, Train
+from clusterfl.parts.sketch import EXACT, Moves, group
 from clusterfl.task import Task
-from clusterfl.tree import Tree, put, repeat, rows, take
+from clusterfl.tree import Tree, put, repeat, take
 
 Strategy = Literal[
     "independent",
     "identical-noise",
     "random-partition",
     "kmeans-local",
+    "kmeans-local-exact",
     "loss-pp",
     "resample-balanced",
     "shared-body",
@@ -69,6 +72,7 @@ class Start(Registered):
             "identical-noise": self._identical,
             "random-partition": self._random_partition,
             "kmeans-local": self._kmeans_local,
+            "kmeans-local-exact": self._kmeans_local,
             "loss-pp": self._loss_pp,
             "resample-balanced": self._balanced,
             "shared-body": self._shared_body,
@@ -112,10 +116,14 @@ class Start(Registered):
         return _means(start, got, put(found, some, (found[some] + away) % k), len(cohort), k)
 
     def _groups(self, task: Task, start: Tree, got: Replies, key: Key, k: int) -> Tensor:
-        """k-means of how far clients moved from a common start."""
+        """k-means of how far clients moved from a common start; above ``EXACT`` clients of sketches of it."""
         if k > len(got):
             raise ValueError(f"k={k} should not exceed the {len(got)} clients that answered the first round")
-        return kmeans(_moves(got["theta"], start, task.params), k, keys.fold_in(key, "kmeans"), self.restarts)
+        seed = keys.fold_in(key, "kmeans")
+        moves = Moves.of(got["theta"], start, task.params)
+        if self.name == "kmeans-local-exact" or len(got) <= EXACT:
+            return kmeans(moves.at(), k, seed, self.restarts)
+        return group(moves, lambda points: kmeans(points, k, seed, self.restarts), squared_distances, seed, k=k)
 
     def _kin(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """The k groups that class means of random features show, before any training; centres as with k-means."""
@@ -197,13 +205,3 @@ def _means(start: Tree, got: Replies, found: Tensor, n: int, k: int) -> Clusters
     ids = torch.zeros(n, dtype=torch.int64)
     ids[got.ids] = found
     return Clusters(mean_by(got["theta"], found, old=repeat(start, k)), ids)
-
-
-def _moves(theta: Tree, start: Tree, names: tuple[str, ...]) -> Tensor:
-    """``[m, P]``: how far every client moved from ``start``."""
-    out = torch.empty(rows(theta), sum(start[n].numel() for n in names))
-    at = 0
-    for n in names:  # into place: thousands of clients have no room for a copy
-        torch.sub(theta[n].flatten(1), start[n].flatten(), out=out[:, at : at + start[n].numel()])
-        at += start[n].numel()
-    return out

@@ -3,7 +3,7 @@
 ``DIR/checkpoints/round-000012.ckpt`` holds everything that the next round needs, as one checksummed
 message (codec). It is written to a temporary file, synced and renamed, and the folder is synced; the last
 two are kept, so that a damaged one costs a round, not the run. ``records.log`` grows by one checksummed
-entry a round; a resume cuts it back to the checkpoint's round.
+entry a round, with what changed in it; a resume cuts it back to the checkpoint's round.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from clusterfl.errors import ClusterflError
 from clusterfl.loop import Record, Simulation
 from clusterfl.method import Method, State
 from clusterfl.runs.files import append, read_bounded, write_whole
+from clusterfl.tree import put
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 LARGEST = 1 << 36  # bytes of a checkpoint: a file larger than this is none
 
 
@@ -55,6 +56,31 @@ class Snapshot(State):
     account: Any  # privacy: what clients have released, or None
 
 
+@dataclass(frozen=True)
+class Entry(State):
+    """A round of the journal: its record without the clients that stayed in their cluster."""
+
+    record: Record  # nobody is in its ``assign``
+    moved: Tensor  # ids of those whose cluster is another than in the round before; of round 0 all
+    to: Tensor
+
+    @staticmethod
+    def of(record: Record, before: Record | None) -> Entry:
+        assign = record.assign
+        moved = torch.arange(len(assign)) if before is None else (assign != before.assign).nonzero().flatten()
+        return Entry(replace(record, assign=assign[:0]), moved, assign[moved])
+
+    def whole(self, before: Record | None) -> Record:
+        """The record again; ValueError where it does not follow the one before."""
+        if before is None:
+            return replace(self.record, assign=self.to)
+        if len(self.moved) != len(self.to) or (len(self.moved) and int(self.moved.max()) >= len(before.assign)):
+            raise ValueError("clients moved that there are not")
+        return replace(
+            self.record, assign=put(before.assign, self.moved, self.to) if len(self.moved) else before.assign
+        )
+
+
 class Checkpoints:
     """The checkpoints of one run's folder."""
 
@@ -68,7 +94,7 @@ class Checkpoints:
         if not self.every:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._journal(sim.records[-1])
+        self._journal(Entry.of(sim.records[-1], sim.records[-2] if len(sim.records) > 1 else None))
         if sim.round % self.every and sim.round != sim.schedule.rounds:
             return
         snapshot = Snapshot(
@@ -128,23 +154,23 @@ class Checkpoints:
     def _log(self) -> Path:
         return self.folder / "records.log"
 
-    def _journal(self, record: Record) -> None:
-        entry = codec.pack(record)
+    def _journal(self, value: Entry) -> None:
+        entry = codec.pack(value)
         append(self._log, struct.pack("<Q", len(entry)) + entry)
 
     def _records(self, last: int) -> Iterator[Record]:
-        wanted = 0
+        wanted, before = 0, None
         for _, entry in entries_of(self._log):
             if wanted > last:
                 return
             try:
-                record = codec.unpack(entry)
+                before = record_of(entry, before)
             except ValueError as e:
                 raise CheckpointError(f"{self._log.name} is damaged at round {wanted} ({e})") from e
-            if not isinstance(record, Record) or record.round != wanted:
+            if before is None:
                 raise CheckpointError(f"{self._log.name} has something else in place of round {wanted}")
             wanted += 1
-            yield record
+            yield before
         if wanted <= last:
             raise CheckpointError(f"{self._log.name} ends before round {last}")
 
@@ -169,15 +195,22 @@ def entries_of(journal: Path) -> Iterator[tuple[int, bytes]]:
         at += 8 + length
 
 
+def record_of(entry: bytes, before: Record | None) -> Record | None:
+    """The record of a journal's entry that follows ``before``; None where it is something else."""
+    value = codec.unpack(entry)
+    wanted = 0 if before is None else before.round + 1
+    return value.whole(before) if isinstance(value, Entry) and value.record.round == wanted else None
+
+
 def read_journal(folder: Path) -> list[Record]:
     """The records of a run's folder, as far as they are whole; none where it keeps no journal."""
     found: list[Record] = []
     for _, entry in entries_of(folder / "checkpoints" / "records.log"):
         try:
-            record = codec.unpack(entry)
+            record = record_of(entry, found[-1] if found else None)
         except ValueError:
             break
-        if not isinstance(record, Record) or record.round != len(found):
+        if record is None:
             break
         found.append(record)
     return found

@@ -89,7 +89,7 @@ def confusion(simulation: Simulation, outcome: Outcome) -> dict[str, Any] | None
     test = engine.population.test
     tables, all_counted = {}, True
     for k in found:
-        rows = torch.cat([test.rows_of(i) for i in (assign == k).nonzero().flatten().tolist()]).unique()
+        rows = test.rows_of_all(test.same[(assign == k).nonzero().flatten()].unique()).unique()
         step = max(1, -(-len(rows) // SAMPLES))
         all_counted, rows = all_counted and step == 1, rows[::step]
         theta, true = row(outcome.served.models, k), test.y[rows]

@@ -22,7 +22,7 @@ from clusterfl.metrics import clustering
 from clusterfl.runs.data_card import write_data_card
 from clusterfl.runs.files import append, write_whole
 from clusterfl.runs.model_files import write_models
-from clusterfl.runs.parquet import assignments_table, metrics_table, write_table
+from clusterfl.runs.parquet import assignments_tables, metrics_tables, write_tables
 from clusterfl.scores import ACCURACY, Metric
 
 
@@ -34,8 +34,8 @@ def write_run(folder: Path, config: Config, population: Population, outcome: Out
     write_data_card(folder, config, population)
     lines = [json.dumps(round_row(r, population, outcome.metric)) + "\n" for r in outcome.records]
     write_whole(folder / "rounds.jsonl", "".join(lines).encode())
-    write_table(folder / "metrics.parquet", metrics_table(outcome, population))
-    write_table(folder / "assignments.parquet", assignments_table(outcome.records, population))
+    write_tables(folder / "metrics.parquet", metrics_tables(outcome, population))
+    write_tables(folder / "assignments.parquet", assignments_tables(outcome.records, population))
     write_models(folder / "models", config.model, population, outcome)
     found = summary(config, population, outcome)
     write_whole(folder / "summary.json", (json.dumps(found, indent=2) + "\n").encode())
@@ -70,6 +70,7 @@ def round_row(record: Record, population: Population, metric: Metric = ACCURACY)
             "round": record.round,
             metric.key("accuracy_mean"): float(main[known].mean()),
             "loss_mean": float(record.loss[known].mean()),
+            **({} if record.sampled is None else {"clients_measured": record.sampled}),
             "ari": right and right.ari,
             "nmi": right and right.nmi,
             "clusters": int(record.assign.unique().numel()),
@@ -110,6 +111,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "global_weighted": outcome.global_weighted,
             "f1_micro": outcome.f1.weighted,
             "f1_macro": outcome.f1.mean,
+            **({} if outcome.records[-1].sampled is None else {"clients_measured": outcome.records[-1].sampled}),
             "metrics": {name: dataclasses.asdict(figures) for name, figures in outcome.figures.items()},
             "ari": right and right.ari,
             "nmi": right and right.nmi,

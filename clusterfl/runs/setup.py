@@ -59,7 +59,13 @@ class Setup:
         config = self.config
         measured = config.privacy.publish_metrics or not config.privacy.on
         schedule = Schedule(
-            config.rounds, config.participation, config.seed, config.eval_every, measured, config.eval_inter
+            config.rounds,
+            config.participation,
+            config.seed,
+            config.eval_every,
+            measured,
+            config.eval_inter,
+            config.eval_clients,
         )
         with self.engine() as engine, naming_clients(self.population):
             yield Simulation(config.method, self.population, engine, schedule)

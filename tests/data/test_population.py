@@ -135,3 +135,12 @@ def test_datasets_of_numbers() -> None:
     data = TensorDataset(torch.zeros(4, 2), torch.tensor([0.5, 1.5, 2.0, 3.25]))
     population = Population.from_datasets([data], [data])
     assert population.regression and population.train.y.tolist() == [0.5, 1.5, 2.0, 3.25]
+
+
+def test_clients_with_the_very_same_rows_are_known() -> None:
+    x, y = torch.arange(10.0).unsqueeze(1), torch.zeros(10, dtype=torch.int64)
+    held = [[0, 1, 2], [2, 1, 0], [], [0, 1, 2], [0, 1], [], [9], [2, 1, 0]]
+    shards = Shards.from_rows(x, y, [torch.tensor(rows, dtype=torch.int64) for rows in held])
+    assert shards.same.tolist() == [0, 1, 2, 0, 4, 2, 6, 1]
+    some = shards.select(torch.tensor([6, 0, 2, 3]))
+    assert [some.x[some.rows_of(j)].flatten().tolist() for j in range(4)] == [[9], [0, 1, 2], [], [0, 1, 2]]

@@ -18,6 +18,7 @@ from clusterfl.loop import Outcome, Schedule, Simulation
 from clusterfl.methods.cfl import CFL, CFLState
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
+from clusterfl.parts.sketch import Moves
 from clusterfl.task import Task
 from clusterfl.testing import play, small_population, small_task
 from clusterfl.tree import repeat
@@ -119,7 +120,8 @@ def test_clusters_always_partition_the_clients(seed: int, rounds: int) -> None:
     state = CFLState(repeat(task.init(key), 1), zeros, (), zeros, torch.ones(()))
     for t in range(rounds):
         ids = keys.permutation(keys.fold_in(key, "order", t), n)[: 4 + int(keys.randint(keys.fold_in(key, t), 9))]
-        moves = keys.normal(keys.fold_in(key, "moves", t), len(ids), 5)
+        drawn = keys.normal(keys.fold_in(key, "moves", t), len(ids), 5)
+        moves = Moves.of({"w": drawn}, {"w": torch.zeros(5)}, ("w",))
         before = state
         for c in range(before.k):
             state = method.maybe_split(state, Cohort(engine, ids, key, t), c, ids, moves)

@@ -25,7 +25,9 @@ STILL = SGD(lr=0.0, batch=10)  # what comes back is the mix itself
 
 def federation(n: int = 12) -> Federation:
     task = small_task()
-    return Federation(task.init_stack(keys.key(3), n), torch.eye(n), torch.ones(n, dtype=torch.bool))
+    return Federation(
+        task.init_stack(keys.key(3), n), torch.arange(n) * (n + 1), torch.ones(n), torch.ones(n, dtype=torch.bool)
+    )
 
 
 def loss_by_hand(theta: dict[str, torch.Tensor], x: np.ndarray, y: np.ndarray) -> float:
@@ -35,6 +37,11 @@ def loss_by_hand(theta: dict[str, torch.Tensor], x: np.ndarray, y: np.ndarray) -
     return float(-(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))[np.arange(len(y)), y].mean())
 
 
+def table(state: Federation) -> torch.Tensor:
+    """The paper's P, whole."""
+    return torch.stack([state.useful(i) for i in range(len(state.seen))])
+
+
 def test_two_rounds_by_hand() -> None:
     task, population = small_task(), small_population()
     method, engine = FedFomo(STILL, models=4, epsilon=0.0), Serial(task, population)
@@ -42,7 +49,7 @@ def test_two_rounds_by_hand() -> None:
     before = [{n: t[i] for n, t in state.models.items()} for i in range(12)]  # each client's theta^(t-1)
     for t in range(2):
         key = keys.fold_in(keys.key(7), "round", t)
-        sent = [method.select(state, i, state.weights[i], 0.0, keys.fold_in(key, "select", i)) for i in range(12)]
+        sent = [method.select(state, i, state.useful(i), 0.0, keys.fold_in(key, "select", i)) for i in range(12)]
         after = method.round(state, engine.cohort(torch.arange(12), key, t))
         for i in range(12):
             x, y = population.train.of(i)
@@ -50,7 +57,7 @@ def test_two_rounds_by_hand() -> None:
             valid = hold_out(Client(task, shard, shard, key, smallest=len(y)), 0.2)[1].train
             xs, ys = valid.x.double().numpy(), valid.y.numpy()
             own = {n: v[i] for n, v in state.models.items()}
-            got = (after.weights[i, sent[i]] - state.weights[i, sent[i]]).double().numpy()
+            got = (after.useful(i)[sent[i]] - state.useful(i)[sent[i]]).double().numpy()
             for j, w in zip(sent[i].tolist(), got, strict=True):
                 other = {n: v[j] for n, v in state.models.items()}
                 gain = loss_by_hand(before[i], xs, ys) - loss_by_hand(other, xs, ys)
@@ -80,7 +87,7 @@ def test_when_nobody_helps_the_own_model_stays() -> None:
     good = play(FedFomo(SGD(lr=0.5, batch=10, epochs=20)), Serial(task, population), 1)
     bad = {n: 50.0 * t for n, t in federation().models.items()}
     models = {n: torch.cat([good.models[n][:1], bad[n][1:]]) for n in bad}
-    state = Federation(models, torch.eye(12), torch.ones(12, dtype=torch.bool))
+    state = Federation(models, torch.arange(12) * 13, torch.ones(12), torch.ones(12, dtype=torch.bool))
     after = FedFomo(STILL).round(state, Serial(task, population).cohort(torch.arange(1), keys.key(0)))
     for n, t in models.items():
         assert torch.equal(after.models[n][0], t[0])
@@ -90,23 +97,23 @@ def test_models_are_compared_with_where_the_last_training_began() -> None:
     """So that the own trained model can win, which it could not against itself."""
     engine, method = Serial(small_task(), small_population()), FedFomo(SGD(lr=0.1, batch=10))
     first = play(method, engine, 1)
-    assert bool((first.weights.diagonal() == 1.0).all())  # nobody has trained yet: nothing to gain
+    assert bool((table(first).diagonal() == 1.0).all())  # nobody has trained yet: nothing to gain
     assert not torch.equal(engine.states()[0]["before/0.weight"], first.models["0.weight"][0])
     second = method.round(first, engine.cohort(torch.arange(12), keys.key(8), 1))
-    assert float((second.weights.diagonal() - 1.0).clamp(min=0.0).mean()) > 0
+    assert float((table(second).diagonal() - 1.0).clamp(min=0.0).mean()) > 0
 
 
 def test_selection() -> None:
     method, state = FedFomo(models=4), federation()
-    state.weights[3] = torch.tensor([0.1, 0.9, -1.0, 5.0, 0.5, 0.7, 0, 0, 0, 0, 0, 0])
-    assert method.select(state, 3, state.weights[3], 0.0, keys.key(0)).tolist() == [3, 1, 5, 4]
-    drawn = [method.select(state, 3, state.weights[3], 1.0, keys.key(s)).tolist() for s in range(50)]
+    row = torch.tensor([0.1, 0.9, -1.0, 5.0, 0.5, 0.7, 0, 0, 0, 0, 0, 0])
+    assert method.select(state, 3, row, 0.0, keys.key(0)).tolist() == [3, 1, 5, 4]
+    drawn = [method.select(state, 3, row, 1.0, keys.key(s)).tolist() for s in range(50)]
     assert all(d[0] == 3 and len(set(d)) == 4 for d in drawn)
     assert {i for d in drawn for i in d} == set(range(12))
     # models that nobody has trained come last
     state.seen[:] = False
     state.seen[[3, 6, 8]] = True
-    assert set(method.select(state, 3, state.weights[3], 0.5, keys.key(1))[:3].tolist()) == {3, 6, 8}
+    assert set(method.select(state, 3, row, 0.5, keys.key(1))[:3].tolist()) == {3, 6, 8}
     ties = {tuple(method.select(federation(), 3, torch.zeros(12), 0.0, keys.key(s)).tolist()) for s in range(20)}
     assert len(ties) > 5  # they do not all go to the lowest ids
 
@@ -118,7 +125,7 @@ def test_clients_find_those_like_them() -> None:
     out = simulation.run()
     truth = population.truth
     assert truth is not None
-    useful = out.state.weights.clone().fill_diagonal_(-torch.inf)  # type: ignore[attr-defined]
+    useful = table(out.state).fill_diagonal_(-torch.inf)  # type: ignore[arg-type]
     best = useful.argsort(dim=1, descending=True)[:, :3]
     assert float((truth[best] == truth[:16].unsqueeze(1)).float().mean()) > 0.7
     assert torch.equal(out.served.index, torch.arange(16))
@@ -127,7 +134,8 @@ def test_clients_find_those_like_them() -> None:
 
 def test_the_store_is_one_model_per_client() -> None:
     state = play(FedFomo(SGD(batch=10)), Serial(small_task(), small_population()), 3, some=0.5)
-    assert flat(state.models).shape[0] == 12 and state.weights.shape == (12, 12)
+    assert flat(state.models).shape[0] == 12 and table(state).shape == (12, 12)
+    assert len(state.pairs) < 12 * 12, "only pairs that met"
     untouched = (~state.seen).nonzero().flatten()
     first = stack([{n: t[int(i)] for n, t in state.models.items()} for i in untouched])
     assert all(torch.equal(t, t[:1].expand_as(t)) for t in first.values())
@@ -141,3 +149,16 @@ def test_settings_are_checked() -> None:
         FedFomo(models=1)
     with pytest.raises(ValueError, match=r"validation=1\.0"):
         FedFomo(validation=1.0)
+
+
+def test_weights_are_kept_for_pairs_that_met_only() -> None:
+    state, dense = federation(), torch.eye(12)
+    for t in range(3):
+        key = keys.fold_in(keys.key(1), t)
+        ids = keys.choice(key, 12, 4)
+        sent = torch.stack([keys.choice(keys.fold_in(key, int(i)), 12, 3) for i in ids])
+        w = keys.normal(keys.fold_in(key, "w"), 4, 3)
+        state = state.with_weights(ids, sent, w)
+        dense[ids.unsqueeze(1), sent] += w
+        assert torch.equal(table(state), dense) and torch.equal(state.pairs, state.pairs.unique())
+    assert len(state.pairs) <= 12 + 3 * 4 * 3

@@ -29,6 +29,7 @@ STRATEGIES = [
     "identical-noise",
     "random-partition",
     "kmeans-local",
+    "kmeans-local-exact",
     "loss-pp",
     "resample-balanced",
     "shared-body",

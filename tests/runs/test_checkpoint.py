@@ -14,10 +14,10 @@ from clusterfl.config import CheckpointConfig
 from clusterfl.engines import Serial, codec
 from clusterfl.engines.wrappers import wrapper_of
 from clusterfl.engines.wrappers.privacy import Private
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Record, Schedule, Simulation
 from clusterfl.method import Single
 from clusterfl.methods import IFCA, FedPer
-from clusterfl.runs.checkpoint import CheckpointError, Checkpoints, newest_snapshot, read_snapshot
+from clusterfl.runs.checkpoint import CheckpointError, Checkpoints, Entry, newest_snapshot, read_snapshot
 from clusterfl.testing import assert_equal, small_population, small_task
 from tests.engines.wrappers.exchanges import ALONE, RULE, private
 
@@ -184,3 +184,16 @@ def test_assignments_out_of_range_are_passed_over(tmp_path: Path, caplog: pytest
     newest.write_bytes(codec.pack(replace(read_snapshot(newest), state=far)))
     assert saver(tmp_path).restore(simulation(2, method))
     assert "its clients use models that are not there" in caplog.text
+
+
+def test_the_journal_holds_who_moved_and_no_more(tmp_path: Path) -> None:
+    record = Record(0, torch.tensor([1, 0, 2, 2]), {}, 0.0, 1, 2, {}, 0.5)
+    moved = replace(record, round=1, assign=torch.tensor([1, 0, 0, 2]))
+    first, second, third = (Entry.of(moved, None), Entry.of(moved, record), Entry.of(replace(moved, round=2), moved))
+    assert first.moved.tolist() == [0, 1, 2, 3] and second.moved.tolist() == [2] and not len(third.moved)
+    assert_equal(second.whole(record), moved, "the record")
+    assert third.whole(moved).assign is moved.assign  # one tensor for all rounds in which nobody moves
+    large = replace(record, assign=torch.zeros(100_000, dtype=torch.int64))
+    assert len(codec.pack(Entry.of(replace(large, round=1), large))) < 2000
+    with pytest.raises(ValueError, match="clients moved that there are not"):
+        Entry(moved, torch.tensor([7]), torch.tensor([0])).whole(record)
