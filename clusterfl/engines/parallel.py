@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -35,7 +36,8 @@ log = logging.getLogger(__name__)
 TRIES = 3  # how often a chunk may kill its worker before the run gives up
 POLL = 5.0  # seconds between looks at workers that do not answer
 PATIENCE = 20.0  # a chunk may take so many times as long as the longest one of its procedure so far …
-SHORTEST = 60.0  # … and never less than so many seconds
+SHORTEST = 60.0  # … and never less than so many seconds …
+STARTING = 600.0  # … and so many more where its worker has never answered: on a busy machine it is still starting
 
 # what a worker is asked, kind first: ("run", the call's head, what all clients get, what these clients get)
 # or ("score", (one model number per piece, whether outputs are wanted), the models, the pieces: test rows)
@@ -85,6 +87,7 @@ class Parallel(BaseEngine):
         self._before: dict[int, Tree] = {}  # what clients kept before the call under way, where it changed that
         self._members: list[Any] = []
         self._longest: dict[str, float] = {}  # seconds of a chunk, by procedure
+        self._known: WeakSet[Any] = WeakSet()  # members that have answered before
         self.set_population(population)
 
     @abstractmethod
@@ -223,7 +226,9 @@ class Parallel(BaseEngine):
                         raise ClientError(label, clients[number], f"its worker died {TRIES} times") from e
                     todo.append((number, asked.job, asked.tries + 1))
                     continue
-                self._longest[label] = max(self._longest.get(label, 0.0), time.monotonic() - asked.began)
+                if member in self._known:  # its first answer has to wait for it to start
+                    self._longest[label] = max(self._longest.get(label, 0.0), time.monotonic() - asked.began)
+                self._known.add(member)
                 idle.append(member)
                 if not ok:
                     self._drain(list(busy))
@@ -244,10 +249,11 @@ class Parallel(BaseEngine):
 
     def _deadline(self, member: Member, asked: _Asked, label: str) -> float:
         """Seconds after which a member is given up; none where nothing is known of such chunks and it goes on."""
-        longest = self._longest.get(label)
-        if longest is None:
-            return SHORTEST if asked.waited > SHORTEST and member.stopped() else float("inf")
-        return max(SHORTEST, PATIENCE * longest) * 2.0 ** (asked.tries - 1)
+        if asked.waited > SHORTEST and member.stopped():
+            return SHORTEST
+        longest = self._longest.get(label, float("inf"))
+        starts = 0.0 if member in self._known else STARTING
+        return starts + max(SHORTEST, PATIENCE * longest) * 2.0 ** (asked.tries - 1)
 
     def _drain(self, busy: list[Member]) -> None:
         """Waits for what is under way, so that the next call finds workers that listen."""
