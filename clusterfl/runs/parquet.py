@@ -18,7 +18,6 @@ from clusterfl.evaluate import MEANS
 from clusterfl.loop import Outcome, Record
 from clusterfl.runs.files import write_whole
 
-
 T = TypeVar("T")
 
 ROWS = 1 << 18  # of a table that are made and written together
