@@ -263,9 +263,18 @@ class Scale:
     seconds: float  # per round
     peak_mb: float
     grown_mb: float  # resident memory after the last round minus after the second
+    first_evaluation: float  # seconds of the first measurement of all clients, which finds out who shares samples
+    evaluation: float  # seconds of each after it
 
     def json(self) -> dict[str, Any]:
-        return {"clients": self.clients, "seconds": self.seconds, "peak_mb": self.peak_mb, "grown_mb": self.grown_mb}
+        return {
+            "clients": self.clients,
+            "seconds": self.seconds,
+            "first_evaluation_seconds": self.first_evaluation,
+            "evaluation_seconds": self.evaluation,
+            "peak_mb": self.peak_mb,
+            "grown_mb": self.grown_mb,
+        }
 
 
 def scale(clients: int, sampled: int, rounds: int) -> Scale:
@@ -284,15 +293,19 @@ def scale(clients: int, sampled: int, rounds: int) -> Scale:
         Serial(task, pop, choose(task, pop, work.rule, per_round=sampled, rounds=1).plan),
     )
     state = method.init(task, engine.cohort(torch.arange(clients), keys.key(1)), keys.key(0))
-    taken, early = [], 0.0
+    taken, scoring, early, everybody = [], [], 0.0, torch.arange(clients)
     for r in range(rounds):
         began = time.perf_counter()
         ids = keys.choice(keys.fold_in(keys.key(4), r), clients, sampled)
         state = method.round(state, engine.cohort(ids, keys.fold_in(keys.key(2), r), r))
         taken.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        evaluate(engine, method, method.serve(state, everybody), everybody, keys.key(3), r)
+        scoring.append(time.perf_counter() - began)
         if r == 1:
             early = _resident_mb()
-    return Scale(clients, statistics.median(taken), _peak_kb(os.getpid()) / 1024, _resident_mb() - early)
+    grown, peak = _resident_mb() - early, _peak_kb(os.getpid()) / 1024
+    return Scale(clients, statistics.median(taken), peak, grown, scoring[0], statistics.median(scoring[1:] or scoring))
 
 
 def _resident_mb() -> float:

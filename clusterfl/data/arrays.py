@@ -109,3 +109,15 @@ def _from_zero(clients: list[tuple[str, int, Array, Array]], coded: list[Array],
 
 def _where(side: str, name: str) -> Any:
     return lambda row: f"client {name!r}, {side} row {row}"
+
+
+def uncopied(name: str, values: Any, dtype: torch.dtype) -> Tensor:
+    """An array as a tensor over the same memory; one that would have to be copied is refused."""
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
+        raise ValueError(f'{name} should be writeable memory: open a file with np.memmap(…, mode="c")')
+    tensor = torch.as_tensor(values)
+    if tensor.dtype != dtype:
+        raise ValueError(
+            f"{name}={tensor.dtype} should be {dtype}: another type would have to be copied".replace("torch.", "")
+        )
+    return tensor

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from clusterfl import keys
-from clusterfl.data.arrays import are_numbers, checked_names, plain_names, read_sides
+from clusterfl.data.arrays import are_numbers, checked_names, plain_names, read_sides, uncopied
 
 Targets = Literal["auto", "classes", "numbers"]
 
@@ -231,6 +231,50 @@ class Population:
             name=name,
             names=called,
             class_names=known,
+        )
+
+    @staticmethod
+    def from_pool(
+        x: Any,
+        y: Any,
+        train: Sequence[Any],
+        test: Sequence[Any],
+        *,
+        names: Sequence[str] | None = None,
+        classes: int,
+        truth: Sequence[int] | None = None,
+        unseen: int = 0,
+        name: str = "own data",
+    ) -> Population:
+        """Clients as rows of one pool that is not copied, so that it may be larger than memory.
+
+        ``x`` float32 ``[pool, …]`` and ``y`` int64 ``[pool]`` (or float32, with ``classes=0``) are arrays, tensors or
+        ``np.memmap`` (mode ``"c"``: a private view of the file); ``train`` and ``test`` hold one array of row numbers
+        per client. Nobody looks at all samples: that they are numbers is not checked.
+        """
+        if len(train) != len(test):
+            raise ValueError(f"test={len(test)} clients should equal train={len(train)} clients")
+        if not 0 <= unseen < max(len(train), 1):
+            raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {len(train)}")
+        pool = [uncopied("x", x, torch.float32), uncopied("y", y, torch.int64 if classes else torch.float32)]
+        if len(pool[0]) != len(pool[1]):
+            raise ValueError(f"y={len(pool[1])} targets should be as many as the samples, {len(pool[0])}")
+        sides = []
+        for side, held in (("train", train), ("test", test)):
+            rows = [torch.as_tensor(np.asarray(r), dtype=torch.int64) for r in held]
+            flat = torch.cat(rows)
+            if len(flat) and not (int(flat.min()) >= 0 and int(flat.max()) < len(pool[1])):
+                raise ValueError(f"{side}: row numbers should be at least 0 and below the {len(pool[1])} of the pool")
+            offsets = torch.tensor([0, *(len(r) for r in rows)]).cumsum(0)
+            sides.append(Shards(pool[0], pool[1], flat, offsets))
+        return Population(
+            sides[0],
+            sides[1],
+            clients=len(train) - unseen,
+            classes=classes,
+            truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
+            name=name,
+            names=() if names is None else tuple(names),
         )
 
     @staticmethod

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from clusterfl.data.population import Population, Shards
+from clusterfl.engines import Serial
 from clusterfl.errors import DataError
+from clusterfl.loop import Schedule, Simulation
+from clusterfl.methods import FedAvg
+from clusterfl.task import Task
 
 
 def test_populations_refuse_what_does_not_fit() -> None:
@@ -144,3 +151,34 @@ def test_clients_with_the_very_same_rows_are_known() -> None:
     assert shards.same.tolist() == [0, 1, 2, 0, 4, 2, 6, 1]
     some = shards.select(torch.tensor([6, 0, 2, 3]))
     assert [some.x[some.rows_of(j)].flatten().tolist() for j in range(4)] == [[9], [0, 1, 2], [], [0, 1, 2]]
+
+
+def test_a_pool_in_a_file_is_not_copied(tmp_path: Path) -> None:
+    file = tmp_path / "x.bin"
+    np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32).tofile(file)
+    x, y = np.memmap(file, np.float32, "c", shape=(60, 6)), torch.arange(60) % 3
+    rows = [np.arange(5 * i, 5 * i + 5) for i in range(12)]
+    population = Population.from_pool(x, y, rows, [r[:2] for r in rows], classes=3, unseen=2)
+    assert population.train.x.data_ptr() == x.ctypes.data == population.test.x.data_ptr()
+    assert population.clients == 10 and population.unseen == 2 and population.train.of(3)[1].tolist() == [0, 1, 2, 0, 1]
+    copied = Population.from_arrays([(x[r], y[r]) for r in rows], [(x[r[:2]], y[r[:2]]) for r in rows], classes=3)
+    task = Task(nn.Linear(6, 3), 3)
+    ends = [
+        Simulation(FedAvg(), p, Serial(task, p), Schedule(2)).run().records[-1].accuracy[:10]
+        for p in (population, replace(copied, clients=10))
+    ]
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("x", "rows", "message"),
+    [
+        (np.zeros((4, 2)), [[0]], "x=float64 should be float32"),
+        (np.zeros((3, 2), np.float32), [[0]], "y=4 targets should be as many as the samples, 3"),
+        (np.zeros((4, 2), np.float32), [[4]], "train: row numbers should be at least 0 and below the 4"),
+        (np.broadcast_to(np.float32(0), (4, 2)), [[0]], "x should be writeable memory"),
+    ],
+)
+def test_a_pool_that_does_not_fit_is_refused(x: Any, rows: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Population.from_pool(x, torch.zeros(4, dtype=torch.int64), rows, [[0]], classes=2)
