@@ -12,6 +12,7 @@ from clusterfl.engines import Flaky, Serial
 from clusterfl.message import Cluster, Kept, Model, Weight
 from clusterfl.method import Clusters, Registered, State, admitted, exchanged, log_margin, serve_clusters, serve_single
 from clusterfl.methods import AWCFL, IFCA, MCFL, FedAvg, Local
+from clusterfl.parts.describe import Describe
 from clusterfl.parts.local import Losses, Train
 from clusterfl.testing import CLIENTS, small_population, small_task
 
@@ -34,7 +35,8 @@ def test_what_a_method_exchanges_is_told_before_anything_runs() -> None:
         "s": Cluster(of="centers"),
         "n": Weight(),
     }
-    assert found.keys() == {"IFCA.choose_and_train", "IFCA.personalise", *Train.declared(), *Losses.declared()}
+    starts = {*Train.declared(), *Losses.declared(), *Describe.declared()}
+    assert found.keys() == {"IFCA.choose_and_train", "IFCA.personalise", *starts}
     assert exchanged(AWCFL(IFCA(k=2))).keys() >= found.keys(), "its base's procedures are its own"
     assert exchanged(MCFL(AWCFL(IFCA(k=2)))).keys() >= exchanged(AWCFL(IFCA(k=2))).keys()
     assert all(isinstance(kind, Kept) for fields in exchanged(Local()).values() for kind in fields.values())

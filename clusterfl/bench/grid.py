@@ -155,6 +155,7 @@ def _oracle(config: Config, population: Population) -> dict[str, Any]:
             test=population.test.select(ids),
             clients=len(ids),
             truth=None,
+            names=(),
         )
         outcome = carry_out(config, part).outcome
         accuracy[ids] = outcome.records[-1].accuracy.double()

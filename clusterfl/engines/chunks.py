@@ -45,7 +45,7 @@ def stacking(call: Call, sizes: Tensor, states: Mapping[int, Tree], plan: Plan, 
         at = 0
         while at < len(order):
             most, end = wanted[order[at]], at
-            floor = most if exact else 1 if most <= SMALL else most / plan.spread
+            floor = most if exact else min(most, 1) if most <= SMALL else most / plan.spread
             while end < len(order) and end - at < plan.chunk and wanted[order[end]] >= floor:
                 end += 1
             yield torch.tensor(sorted(order[at:end]))

@@ -101,7 +101,7 @@ def fcca(run: Run, state: Any) -> list[Figure]:
 def fedfomo(run: Run, state: Any) -> list[Figure]:
     truth = run.truth if run.truth is not None else np.zeros(len(run.names), dtype=int)
     order = np.argsort(truth, kind="stable")[:: max(1, -(-len(truth) // DRAWN))]
-    weights = state.weights.numpy()[np.ix_(order, order)].copy()
+    weights = np.stack([state.useful(int(i)).numpy()[order] for i in order])
     np.fill_diagonal(weights, np.nan)
     drawing = _between(run, order, weights, both=True, groups=truth[order])
     cut = "" if len(order) == len(truth) else f" {len(order)} of {len(truth):,} clients are drawn."

@@ -21,6 +21,7 @@ def interrupted(mark: Path, *arguments: str) -> tuple[int, str]:
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
     until = time.monotonic() + 120
     while not mark.exists() and process.poll() is None and time.monotonic() < until:

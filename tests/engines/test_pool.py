@@ -53,7 +53,7 @@ def test_the_bits_are_the_same_with_any_number_of_workers(plan: Plan) -> None:
         for method in methods:
             engine.set_states({})
             state = play(method, engine)
-            scores = evaluate(engine, method, method.serve(state, IDS), IDS, keys.key(1), f1=True)
+            scores = evaluate(engine, method, method.serve(state, IDS), IDS, keys.key(1), metrics=engine.task.metrics)
             found.append([state, engine.states(), scores])
         return found
 

@@ -25,7 +25,7 @@ def test_tuning_helps_where_labels_differ_and_changes_no_state() -> None:
     state = play(method, engine, rounds=5)
     served = method.serve(state, ids)
     own, before = evaluate(engine, method, served, ids, keys.key(0)), score(engine, served.models, served.index, ids)
-    assert float(own.correct.sum()) > 1.2 * float(before.correct.sum())
+    assert float(own.sums["correct"].sum()) > 1.2 * float(before.sums["correct"].sum())
     assert not engine.states()
 
 

@@ -54,14 +54,14 @@ def test_clients_answer_with_the_weighted_mixture() -> None:
     task, population = small_task(), small_population()
     method, engine = FedEM(k=3, local=LOCAL), Serial(task, population)
     state = play(method, engine, 2)
-    scores = evaluate(engine, method, method.serve(state, IDS), IDS, keys.key(0), f1=True)
+    scores = evaluate(engine, method, method.serve(state, IDS), IDS, keys.key(0), metrics=task.metrics)
     for i in range(12):
         x, y = population.test.of(i)
         pi = engine.states()[i]["pi"]
         p = sum(pi[k] * task.probabilities(row(state.centers, k), x) for k in range(3))
         assert isinstance(p, torch.Tensor)
-        assert float(scores.correct[i]) == int((p.argmax(dim=1) == y).sum())
-        assert float(scores.loss[i]) == pytest.approx(-float(p.gather(1, y.unsqueeze(1)).log().sum()), rel=1e-4)
+        assert float(scores.sums["correct"][i]) == int((p.argmax(dim=1) == y).sum())
+        assert float(scores.sums["loss"][i]) == pytest.approx(-float(p.gather(1, y.unsqueeze(1)).log().sum()), rel=1e-4)
 
 
 def test_turned_digits_are_found_from_a_k_means_start() -> None:
@@ -85,7 +85,7 @@ def test_who_was_never_asked_fits_its_mixture_where_it_is_used() -> None:
     method.admit(state, engine.cohort(IDS, keys.key(1), 1))  # now everybody has placed itself
     after = evaluate(engine, method, served, IDS, keys.key(0))
     late = torch.tensor([i for i in range(12) if i not in asked])
-    assert torch.equal(before.correct[late], after.correct[late])
+    assert torch.equal(before.sums["correct"][late], after.sums["correct"][late])
 
 
 def test_what_needs_one_model_of_each_client_says_so(tmp_path: Path) -> None:

@@ -43,11 +43,14 @@ def test_a_client_serves_its_own_head_and_a_newcomer_a_tuned_one() -> None:
     state = play(method, engine, rounds=8)
     own = evaluate(engine, method, method.serve(state, ids), ids, keys.key(0))
     alone = score(engine, method.serve(state, ids).models, torch.zeros(12, dtype=torch.int64), ids)
-    assert float(own.correct.sum() / own.samples.sum()) > float(alone.correct.sum() / alone.samples.sum()) + 0.3
+    assert (
+        float(own.sums["correct"].sum() / own.samples.sum())
+        > float(alone.sums["correct"].sum() / alone.samples.sum()) + 0.3
+    )
     new = torch.arange(12, 14)
     served = method.admit(state, engine.cohort(new, keys.key(2)))
     scores = evaluate(engine, method, served, new, keys.key(3))
-    assert float(scores.correct.sum() / scores.samples.sum()) > 0.8
+    assert float(scores.sums["correct"].sum() / scores.samples.sum()) > 0.8
     assert set(engine.states()) == set(range(12))  # measuring keeps nothing
 
 

@@ -63,7 +63,9 @@ def test_the_personal_model_is_one_step_away() -> None:
     state = play(method, engine, rounds=5)
     served = method.serve(state, ids)
     own, before = evaluate(engine, method, served, ids, keys.key(0)), score(engine, served.models, served.index, ids)
-    assert float(own.loss.sum()) < float(before.loss.sum())  # labels differ between groups: the step helps
+    assert float(own.sums["loss"].sum()) < float(
+        before.sums["loss"].sum()
+    )  # labels differ between groups: the step helps
 
 
 def test_settings_are_checked() -> None:

@@ -63,11 +63,11 @@ def test_by_cluster_is_the_mean_of_who_was_measured(tmp_path: Path) -> None:
     record = run(tmp_path, rounds=1).records[-1]
     accuracy = record.accuracy.clone()
     accuracy[0] = float("nan")
-    found = by_cluster(replace(record, accuracy=accuracy))
+    found = by_cluster(replace(record, scores={**record.scores, "accuracy": accuracy}))
     assert found.keys() == set(record.assign.tolist()) and sum(size for _, size in found.values()) == len(accuracy)
     for k, (mean, _) in found.items():
         assert mean == pytest.approx(float(accuracy[record.assign == k].nanmean()))
-    nothing = by_cluster(replace(record, accuracy=torch.full_like(accuracy, torch.nan)))
+    nothing = by_cluster(replace(record, scores={"accuracy": torch.full_like(accuracy, torch.nan)}))
     assert all(mean != mean for mean, _ in nothing.values())
 
 

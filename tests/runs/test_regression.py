@@ -75,7 +75,7 @@ def test_numbers_are_predicted_and_exported(folder: Path, tmp_path: Path) -> Non
     client = next(iter(trained.manifest["clients"]))
     found = trained.predict(client, x)
     assert found.shape == (3,) and found.dtype == np.float32
-    with pytest.raises(ConfigError, match="this one answers numbers"):
+    with pytest.raises(ConfigError, match="this run learnt numbers"):
         trained.probabilities(client, x)
     np.savez(tmp_path / "x.npz", x=x)
     said = call("predict", str(folder), "--client", client, "--data", str(tmp_path / "x.npz")).stdout.splitlines()

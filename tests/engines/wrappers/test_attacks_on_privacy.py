@@ -39,7 +39,7 @@ def linear() -> Task:
 def victims(x: Tensor, y: Tensor) -> Population:
     """Many clients that hold these samples: each draws noise of its own."""
     parts = Shards.from_parts([(x, y)] * TRIES)
-    return replace(small_population(), train=parts, test=parts, clients=TRIES, truth=None)
+    return replace(small_population(), train=parts, test=parts, clients=TRIES, truth=None, names=())
 
 
 def uploads(method: Any, engine: Any, tries: int = TRIES) -> Tensor:
