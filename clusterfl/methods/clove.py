@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from clusterfl import keys
@@ -124,6 +123,8 @@ class CLoVE(Method[Vectors]):
 
 def matched(losses: Tensor, clusters: Tensor, k: int) -> Tensor:
     """The model of every client: each cluster has its own, and the sum of all clients' losses is the least possible."""
+    from scipy.optimize import linear_sum_assignment  # here, so that nodes start without SciPy
+
     total = torch.zeros(k, k, dtype=torch.float64).index_add_(0, clusters, losses.double())  # [cluster, model]
     _, models = linear_sum_assignment(total.numpy())
     return torch.as_tensor(models, dtype=torch.int64)[clusters]

@@ -6,9 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from sklearn.cluster import SpectralClustering
-from sklearn.manifold import SpectralEmbedding
-from sklearn.metrics import davies_bouldin_score
 from torch import Tensor
 
 from clusterfl import keys
@@ -162,6 +159,10 @@ def kernel(weights: Tensor, gamma: float) -> Tensor:
 
 def best_parts(affinity: Tensor, most: int, key: Key) -> Tensor | None:
     """The spectral clustering in 2 to ``most`` parts with the least Davies-Bouldin score; None if none is below 1."""
+    from sklearn.cluster import SpectralClustering  # here, so that nodes start without scikit-learn
+    from sklearn.manifold import SpectralEmbedding
+    from sklearn.metrics import davies_bouldin_score
+
     best, score, seed = None, 1.0, keys.seed32(key)
     for k in range(2, min(most, len(affinity) - 2) + 1):
         settings = {"affinity": "precomputed", "random_state": seed}

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
-from sklearn.cluster import DBSCAN
 from torch import Tensor
 
 from clusterfl import keys
@@ -198,6 +197,8 @@ def rescaled(found: Tensor, scale: Tensor) -> Tensor:
 
 def by_density(points: Tensor, reach: float) -> Tensor:
     """DBSCAN in which two neighbours make a group, and each point without one is a group of its own."""
+    from sklearn.cluster import DBSCAN  # here, so that nodes start without scikit-learn
+
     if len(points) < 2:
         return torch.zeros(len(points), dtype=torch.int64)
     apart = squared_distances(points, points).sqrt()

@@ -52,3 +52,11 @@ def test_a_supernode_that_ends_is_started_again_until_it_is_refused_for_good(
 
     assert resident.live(tmp_path, start, lambda: lambda message: message) == 7
     assert len(begun) > 1 and not Path(begun[0]).parent.exists()
+
+
+def test_a_node_loads_no_more_than_it_needs() -> None:
+    """Flower starts a process per message, and nodes may be small: beside PyTorch nothing large."""
+    large = ["sklearn", "scipy", "pandas", "pyarrow", "pydantic", "flwr"]
+    code = f"import sys, clusterfl.federate.node; print([m for m in {large} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
