@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 # names are looked up on first use: `import clusterfl` alone does not load PyTorch
 _HOME = {
-    "Callback": "loop",
+    "Callback": "callback",
     "CheckpointConfig": "config",
     "Client": "client",
     "Cohort": "cohort",
@@ -24,10 +24,10 @@ _HOME = {
     "METHODS": "methods",
     "MODELS": "models",
     "Method": "method",
-    "Outcome": "loop",
+    "Outcome": "record",
     "Population": "data.population",
     "SGD": "parts.local",
-    "Stop": "loop",
+    "Stop": "callback",
     "Task": "task",
     "admit": "runs.admission",
     "check_method": "testing",
@@ -68,17 +68,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from clusterfl.callback import Callback, Stop
     from clusterfl.client import Client
     from clusterfl.cohort import Cohort
     from clusterfl.config import CheckpointConfig, Config
     from clusterfl.data.population import Population
-    from clusterfl.loop import Callback, Outcome, Stop
     from clusterfl.message import on_client
     from clusterfl.method import Method
     from clusterfl.methods import METHODS
     from clusterfl.methods.presets import preset
     from clusterfl.models import MODELS
     from clusterfl.parts.local import SGD
+    from clusterfl.record import Outcome
     from clusterfl.report.page import write_report
     from clusterfl.runs.admission import admit
     from clusterfl.runs.export import export

@@ -24,6 +24,8 @@ LAYERS: tuple[set[str], ...] = (
     {"cohort"},
     {"method"},
     {"parts", "evaluate"},
+    {"record"},
+    {"callback"},
     {"methods", "loop", "engines"},  # engines know the protocol, not the methods; the loop knows the protocol alone
     {"config", "testing"},
     {"runs"},

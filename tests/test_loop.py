@@ -12,10 +12,11 @@ from torch import Tensor
 
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import METHODS, FedAvg
 from clusterfl.methods.ifca import IFCA
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.testing import CLIENTS, UNSEEN, assert_close, assert_equal, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10)

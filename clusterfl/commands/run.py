@@ -30,8 +30,8 @@ from clusterfl.commands.common import (
 )
 
 if TYPE_CHECKING:
+    from clusterfl.callback import Callback
     from clusterfl.config import Config
-    from clusterfl.loop import Callback
     from clusterfl.report.live import LivePage
 
 

@@ -41,11 +41,11 @@ from clusterfl.engines.wrappers.attack import AttackConfig, attackers, flip_labe
 from clusterfl.engines.wrappers.privacy import PrivacyConfig
 from clusterfl.errors import ConfigError
 from clusterfl.fields import at_least, option
-from clusterfl.loop import check_eval_clients
 from clusterfl.method import Method, check_targets
 from clusterfl.models import MODELS, find_model
 from clusterfl.outside import reference_of
 from clusterfl.parts.local import SGD
+from clusterfl.record import check_eval_clients
 
 GIVEN = "given"  # in the config of a run from Python: its data, or its model, is not in the config
 

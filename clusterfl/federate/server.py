@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import codec
@@ -25,7 +26,6 @@ from clusterfl.federate import service
 from clusterfl.federate.data import class_names, in_order
 from clusterfl.federate.folder import FOLDER, SINCE, Federation
 from clusterfl.federate.processes import began
-from clusterfl.loop import Callback, Moment
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.run import carry_out
 from clusterfl.runs.setup import prepare

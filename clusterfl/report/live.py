@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from clusterfl.loop import Callback, Moment
+from clusterfl.callback import Callback, Moment
 from clusterfl.report.one_run import page_of
 from clusterfl.report.page import render
 from clusterfl.report.runs import Run, read_run, unfinished

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clusterfl.callback import Callback, Moment
 from clusterfl.errors import ClusterflError, suggestion
-from clusterfl.loop import Callback, Moment, Outcome
+from clusterfl.record import Outcome
 from clusterfl.runs.progress import by_cluster
 from clusterfl.runs.results import round_row
 

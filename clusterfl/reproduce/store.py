@@ -12,8 +12,8 @@ from clusterfl.config import Config
 from clusterfl.config.tables import Table
 from clusterfl.data.population import Population
 from clusterfl.errors import ConfigError
-from clusterfl.loop import Outcome
 from clusterfl.metrics import Figures, bottom_rounds, clustering, top_rounds
+from clusterfl.record import Outcome
 from clusterfl.reproduce.spec import METRICS, Cell
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.results import plain, summary

@@ -22,8 +22,9 @@ from torch import Tensor
 from clusterfl.config import CheckpointConfig
 from clusterfl.engines import codec
 from clusterfl.errors import ClusterflError
-from clusterfl.loop import Record, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import Method, State
+from clusterfl.record import Record
 from clusterfl.runs.files import append, read_bounded, write_whole
 from clusterfl.tree import put
 

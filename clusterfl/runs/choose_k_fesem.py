@@ -16,9 +16,10 @@ from clusterfl import keys
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines.base import BaseEngine
 from clusterfl.keys import Key
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods.fesem import FeSEM
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.scores import ACCURACY
 from clusterfl.tree import flat, take
 

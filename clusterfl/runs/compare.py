@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterfl.callback import Callback
 from clusterfl.config import Config, tables
 from clusterfl.data.population import Population
-from clusterfl.loop import Callback
 from clusterfl.metrics import bytes_to_reach
 from clusterfl.runs.folder import config_of, same_run
 from clusterfl.runs.run import carry_out

@@ -16,8 +16,9 @@ from clusterfl.cohort import one_thread
 from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.evaluate import EVAL_BATCH
-from clusterfl.loop import Outcome, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods.md_icfl import MDICFL
+from clusterfl.record import Outcome
 from clusterfl.runs.files import write_whole
 from clusterfl.tree import row
 

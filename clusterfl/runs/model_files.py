@@ -15,8 +15,8 @@ from torch import nn
 from clusterfl.config import ModelConfig
 from clusterfl.data.population import Population
 from clusterfl.errors import ClusterflError, DataError
-from clusterfl.loop import Outcome
 from clusterfl.models import build_model
+from clusterfl.record import Outcome
 from clusterfl.runs.data_card import readings
 from clusterfl.runs.files import read_bounded, write_whole
 from clusterfl.tree import Tree, row

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clusterfl.data.population import Population
 from clusterfl.evaluate import MEANS
-from clusterfl.loop import Outcome, Record
+from clusterfl.record import Outcome, Record
 from clusterfl.runs.files import write_whole
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from clusterfl.loop import Callback, Moment, Record
+from clusterfl.callback import Callback, Moment
+from clusterfl.record import Record
 from clusterfl.runs.results import round_row
 from clusterfl.runs.terminal import chart, clusters
 from clusterfl.scores import label

@@ -17,8 +17,8 @@ import torch
 
 from clusterfl.config import Config
 from clusterfl.data.population import Population
-from clusterfl.loop import Outcome, Record
 from clusterfl.metrics import clustering
+from clusterfl.record import Outcome, Record
 from clusterfl.runs.data_card import write_data_card
 from clusterfl.runs.files import append, write_whole
 from clusterfl.runs.model_files import write_models

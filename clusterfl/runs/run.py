@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, overload
 from torch import nn
 
 import clusterfl
+from clusterfl.callback import Callback, Moment
 from clusterfl.config import GIVEN, CheckpointConfig, Config, ModelConfig
 from clusterfl.config.task import TaskConfig
 from clusterfl.data.config import DataConfig
@@ -20,9 +21,10 @@ from clusterfl.engines.wrappers import wrapper_of
 from clusterfl.engines.wrappers.attack import AttackConfig
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.errors import ClusterflError, ConfigError, NoReplies
-from clusterfl.loop import Callback, Moment, Outcome, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import Method
 from clusterfl.parts.local import SGD
+from clusterfl.record import Outcome
 from clusterfl.runs.checkpoint import Checkpoints
 from clusterfl.runs.data_card import write_data_card
 from clusterfl.runs.details import write_details, write_pseudo

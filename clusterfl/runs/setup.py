@@ -19,9 +19,10 @@ from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
 from clusterfl.errors import ClientError, ConfigError
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import check_targets
 from clusterfl.models import build_model
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 
 log = logging.getLogger(__name__)

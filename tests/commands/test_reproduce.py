@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from clusterfl.callback import Callback, Moment
 from clusterfl.commands import reproduce as command
 from clusterfl.commands.app import app
-from clusterfl.loop import Callback, Moment
 from clusterfl.reproduce.compare import compare
 from clusterfl.reproduce.page import page
 from clusterfl.reproduce.spec import load, load_all

@@ -15,8 +15,9 @@ from torch.utils.data import TensorDataset
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Serial
 from clusterfl.errors import DataError
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import FedAvg
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 
 

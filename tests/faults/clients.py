@@ -16,10 +16,11 @@ from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.engines.wrappers.guard import Guard
-from clusterfl.loop import Outcome, Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import Method
 from clusterfl.methods import IFCA, METHODS, FedAvg
 from clusterfl.parts.local import SGD
+from clusterfl.record import Outcome, Schedule
 from clusterfl.testing import CLASSES, WIDTH, check_same, small_population, tensors
 from tests.methods.small import LOCAL, small_method
 

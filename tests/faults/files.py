@@ -29,7 +29,8 @@ from clusterfl.data.registry import load_source
 from clusterfl.data.user_data import load as load_user_data
 from clusterfl.engines import Serial, codec
 from clusterfl.errors import DataError
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
+from clusterfl.record import Schedule
 from clusterfl.runs.checkpoint import CheckpointError, Snapshot, read_snapshot
 from clusterfl.runs.model_files import load_models, load_modules
 from clusterfl.testing import small_population

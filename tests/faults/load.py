@@ -11,9 +11,10 @@ from statistics import median
 from typing import Any
 
 import clusterfl
+from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
 from clusterfl.data.population import Population
-from clusterfl.loop import Callback, Moment, Outcome
+from clusterfl.record import Outcome
 
 from .common import Tally, assert_ok, launcher
 

@@ -20,10 +20,11 @@ from clusterfl.config import Config
 from clusterfl.engines import Pool, Serial, Stacked, Wire, codec, parallel
 from clusterfl.engines.blocks import own_memory
 from clusterfl.engines.wrappers.guard import Guard
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import Method, Single
 from clusterfl.methods import FCCA, FedPer, Local
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.runs.checkpoint import read_snapshot
 from clusterfl.testing import assert_equal, play, small_population, small_task
 from clusterfl.tree import is_finite

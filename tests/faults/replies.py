@@ -23,10 +23,11 @@ from clusterfl.engines.wire import Reply
 from clusterfl.engines.wrappers import Wrapper
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import NoReplies
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.message import Call, Chunk, Fields, take_rows
 from clusterfl.methods import IFCA, FedAvg
 from clusterfl.parts.aggregate import Krum, Mean, Median, MultiKrum, Rule, Trimmed
+from clusterfl.record import Schedule
 from clusterfl.testing import CLIENTS, assert_equal, play, small_population, small_task, tensors
 from tests.methods.small import LOCAL, small_method
 

@@ -13,10 +13,11 @@ from clusterfl.engines.wrappers.attack import Attack, AttackConfig
 from clusterfl.engines.wrappers.clip import Clip
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.message import Kept
 from clusterfl.method import exchanged
 from clusterfl.methods import METHODS
+from clusterfl.record import Schedule
 from clusterfl.testing import assert_equal, play, small_population
 from tests.methods.small import small_method
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterfl.engines import Serial, codec
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
+from clusterfl.record import Schedule
 from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.testing import small_population
 from tests.methods.small import small_method

@@ -14,11 +14,12 @@ from clusterfl import keys
 from clusterfl.cohort import Cohort
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.loop import Outcome, Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods.cfl import CFL, CFLState
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.sketch import Moves
+from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
 from clusterfl.testing import play, small_population, small_task
 from clusterfl.tree import repeat

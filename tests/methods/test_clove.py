@@ -10,11 +10,12 @@ import torch
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Serial, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import CLoVE, FedAvg
 from clusterfl.methods.clove import Vectors, matched
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import check_same, play, small_population, small_task
 

@@ -14,13 +14,14 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.evaluate import personal_models
-from clusterfl.loop import Outcome, Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import FedAvg, FedDS, FedDSMIC
 from clusterfl.methods.feddsmic import Indicated
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
 from clusterfl.parts.start import first_net
+from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
 from clusterfl.testing import assert_equal, check_same, play, small_population, small_task
 from clusterfl.tree import repeat, row

@@ -12,12 +12,13 @@ from clusterfl.data import DataConfig, build
 from clusterfl.engines import Serial, Stacked
 from clusterfl.errors import ConfigError
 from clusterfl.evaluate import evaluate, personal_models
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import NotDefined
 from clusterfl.methods import AWCFL, MCFL, FedAvg, FedEM, FedRC
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.runs.admission import admit
 from clusterfl.task import Task
 from clusterfl.testing import check_same, play, small_population, small_task

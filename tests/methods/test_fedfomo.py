@@ -10,12 +10,13 @@ from clusterfl import keys
 from clusterfl.client import Client, Shard
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Serial, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import FedFomo
 from clusterfl.methods.fedfomo import Federation
 from clusterfl.models import build_model
 from clusterfl.parts.holdout import hold_out
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import play, small_population, small_task
 from clusterfl.tree import flat, stack, vector

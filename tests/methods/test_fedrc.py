@@ -8,7 +8,7 @@ from clusterfl import keys
 from clusterfl.client import Client, Shard
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Serial, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import FedRC
 from clusterfl.methods.fedrc import frequencies
 from clusterfl.metrics import clustering
@@ -16,6 +16,7 @@ from clusterfl.models import build_model
 from clusterfl.parts.labels import one_hot_labels
 from clusterfl.parts.local import SGD
 from clusterfl.parts.mixture import e_step, m_step
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import play, small_population, small_task
 

@@ -11,7 +11,7 @@ import torch
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.loop import Outcome, Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import Clusters
 from clusterfl.methods import FedAvg, FedProx, FeSEM
 from clusterfl.metrics import clustering
@@ -19,6 +19,7 @@ from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
 from clusterfl.parts.match import chain, permuted
 from clusterfl.parts.start import first_net
+from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
 from clusterfl.testing import CLIENTS, assert_equal, check_method, check_same, play, small_population, small_task
 from clusterfl.tree import Tree, flat, repeat, row, stack

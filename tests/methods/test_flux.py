@@ -13,12 +13,13 @@ from clusterfl import keys
 from clusterfl.client import Client, Shard
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import FLUX, FedAvg
 from clusterfl.methods.flux import POINTS, TOP, by_density, knee, projection, rescaled
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import check_same, play, small_population, small_task
 

@@ -8,11 +8,12 @@ import torch
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import IFCA, FedAvg, HypCluster
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
 from clusterfl.parts.server_optimizer import adam_towards, no_moments
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import check_method, check_same, play, small_population, small_task
 from clusterfl.tree import row

@@ -13,12 +13,13 @@ from clusterfl import keys
 from clusterfl.data.population import Population
 from clusterfl.data.scenario import DataConfig, build
 from clusterfl.engines import Flaky, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import FedAvg
 from clusterfl.methods import kin as module
 from clusterfl.methods.kin import Kin
 from clusterfl.metrics import clustering
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import CLIENTS, check_method, check_same, play, small_population, small_task
 

@@ -6,10 +6,11 @@ import torch
 
 from clusterfl import keys
 from clusterfl.engines import Flaky, Serial
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.message import Call
 from clusterfl.methods import Local
 from clusterfl.parts.local import SGD, sgd
+from clusterfl.record import Schedule
 from clusterfl.testing import CLIENTS, UNSEEN, assert_equal, small_population, small_task
 from clusterfl.tree import Tree
 

@@ -14,12 +14,13 @@ from clusterfl.data import DataConfig, build
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.evaluate import evaluate, personal_models
-from clusterfl.loop import Outcome, Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import CFL, FLHC, IFCA, MCFL, FedAvg, FedDSMIC
 from clusterfl.methods.mcfl import FEATURES, MCFLState, embedding
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
+from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
 from clusterfl.testing import CLIENTS, check_same, play, small_population, small_task
 from clusterfl.tree import concat

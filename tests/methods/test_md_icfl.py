@@ -14,7 +14,7 @@ from clusterfl import keys
 from clusterfl.data.population import Population
 from clusterfl.data.scenario import DataConfig, build
 from clusterfl.engines import Serial, Stacked
-from clusterfl.loop import Outcome, Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.md_icfl import MDICFL, MDState
 from clusterfl.metrics import clustering
@@ -22,6 +22,7 @@ from clusterfl.models import build_model
 from clusterfl.parts.distances import outputs
 from clusterfl.parts.local import SGD, Train
 from clusterfl.parts.pseudo import search
+from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
 from clusterfl.testing import CLASSES, CLIENTS, assert_equal, check_method, play, small_population, small_task
 from clusterfl.tree import row, take

@@ -12,12 +12,13 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.methods import PACFL, FedAvg
 from clusterfl.methods.pacfl import angles, main_directions
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.hierarchy import merge
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import check_same, play, small_population, small_task
 

@@ -11,7 +11,7 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.engines.wrappers import Wrapper
-from clusterfl.loop import Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.message import Call, Chunk
 from clusterfl.method import Single
 from clusterfl.methods import FedAvg, RobustTKM
@@ -19,6 +19,7 @@ from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.aggregate import Mean, Median, Rule
 from clusterfl.parts.local import SGD
+from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import assert_equal, play, small_population, small_task
 from clusterfl.tree import row

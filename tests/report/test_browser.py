@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import clusterfl
+from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
-from clusterfl.loop import Callback, Moment
 from clusterfl.report.live import LivePage
 from clusterfl.report.page import write_report
 from tests.report.folders import made

@@ -6,8 +6,8 @@ import http.client
 from pathlib import Path
 
 import clusterfl
+from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
-from clusterfl.loop import Callback, Moment
 from clusterfl.report.live import LivePage
 
 SMALL = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "method.k=2", "engine.name=serial"]

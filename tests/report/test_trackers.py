@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import clusterfl
+from clusterfl.callback import Callback
 from clusterfl.config import Config
 from clusterfl.errors import ClusterflError
-from clusterfl.loop import Callback
 from clusterfl.report.trackers import CSV, MLflow, TensorBoard, WandB, tracker
 
 SMALL = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "method.k=2", "engine.name=serial"]

@@ -8,9 +8,10 @@ from typing import Any
 from torch import nn
 
 import clusterfl
-from clusterfl.loop import Callback, Moment, Outcome, Stop
+from clusterfl.callback import Callback, Moment, Stop
 from clusterfl.methods import IFCA
 from clusterfl.parts.local import SGD
+from clusterfl.record import Outcome
 from clusterfl.testing import CLASSES, WIDTH, small_population
 
 LOCAL = SGD(lr=0.1, batch=10)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfl.config import Config
-from clusterfl.loop import Outcome
+from clusterfl.record import Outcome
 from clusterfl.runs.results import write_run
 from clusterfl.runs.setup import prepare
 

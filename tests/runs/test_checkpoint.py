@@ -14,9 +14,10 @@ from clusterfl.config import CheckpointConfig
 from clusterfl.engines import Serial, codec
 from clusterfl.engines.wrappers import wrapper_of
 from clusterfl.engines.wrappers.privacy import Private
-from clusterfl.loop import Record, Schedule, Simulation
+from clusterfl.loop import Simulation
 from clusterfl.method import Single
 from clusterfl.methods import IFCA, FedPer
+from clusterfl.record import Record, Schedule
 from clusterfl.runs.checkpoint import CheckpointError, Checkpoints, Entry, newest_snapshot, read_snapshot
 from clusterfl.testing import assert_equal, small_population, small_task
 from tests.engines.wrappers.exchanges import ALONE, RULE, private
