@@ -10,6 +10,7 @@ from typing import Any
 
 from clusterfl.bench.grid import HELD_OUT, OPEN, ORACLE, VERSION, Entry
 from clusterfl.runs.files import write_whole
+from clusterfl.runs.statistics import standing
 
 Row = dict[str, Any]
 PAGE_HEAD = f"""# Leaderboard
@@ -18,7 +19,9 @@ PAGE_HEAD = f"""# Leaderboard
 (batch 20, step 0.1), a perceptron of 64 hidden units, every client tested on its own label mix. Methods that
 need K are told the true one (4 where there are no groups); `kin`, CFL and FLUX are not. **oracle** is FedAvg
 inside the true groups. Accuracy in per cent, mean over clients, then over worlds and seeds; *rank* is the mean
-rank by accuracy over the worlds and seeds that all methods ran (oracle left out); *ARI* over worlds with groups;
+rank by accuracy over the worlds and seeds that all methods ran (oracle left out); *near best* the share of worlds
+in which a method is the best or cannot be told from it (paired t-test over clients and seeds, Holm's correction, level
+0.05; oracle left out); *ARI* over worlds with groups;
 *one* is the share of worlds without groups in which one cluster was found.
 """
 
@@ -53,7 +56,7 @@ def key_of(entry: Entry) -> tuple[str, str, str, str, int]:
     return entry.world.dataset, entry.world.scenario, entry.world.skew, entry.method, entry.seed
 
 
-def page(rows: Iterable[Row]) -> str:
+def page(rows: Sequence[Row]) -> str:
     """The page: the open part and the held-out part, each with all methods, best rank first, then world by world."""
     good = [row for row in rows if not row.get("error")]
     parts = [PAGE_HEAD]
@@ -70,6 +73,9 @@ def page(rows: Iterable[Row]) -> str:
         parts.append(f"## {title}\n{where}; seeds {', '.join(map(str, seeds))}.\n\n{_overall(mine)}\n")
         parts.append(f"### ARI by world\n{_by_world(mine, 'ari', 1.0)}\n")
         parts.append(f"### Accuracy by world\n{_by_world(mine, 'accuracy', 100.0)}\n")
+    if failed := sorted({(row["method"], row["error"]) for row in rows if row.get("error")}):
+        lines = "\n".join(f"- `{method}`: {error}" for method, error in failed)
+        parts.append(f"## What could not be run\n{lines}\n")
     return "\n".join(parts)
 
 
@@ -102,8 +108,24 @@ def ranks(rows: Sequence[Row]) -> dict[str, float]:
     return {m: statistics.fmean(p) for m, p in places.items() if p}
 
 
+def near_best(rows: Sequence[Row]) -> dict[str, float]:
+    """The share of its worlds in which a method is the best, or cannot be told from it (the oracle left out)."""
+    worlds: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], float]]] = {}
+    for row in rows:
+        if row["method"] != ORACLE:
+            pairs = {(row["seed"], i): v for i, v in enumerate(row["each"]) if v is not None}
+            where = row["dataset"], row["scenario"], row["skew"]
+            worlds.setdefault(where, {}).setdefault(row["method"], {}).update(pairs)
+    near: dict[str, list[bool]] = {}
+    for values in worlds.values():
+        found = standing(values, higher=True)
+        for method in values:
+            near.setdefault(method, []).append(method == found.best or found.tied(method))
+    return {method: statistics.fmean(flags) for method, flags in near.items()}
+
+
 def _overall(rows: Sequence[Row]) -> str:
-    place = ranks(rows)
+    place, near = ranks(rows), near_best(rows)
     lines = []
     for method in {row["method"] for row in rows}:
         mine = [row for row in rows if row["method"] == method]
@@ -114,9 +136,10 @@ def _overall(rows: Sequence[Row]) -> str:
         mb = _mean((row["bytes_up"] + row["bytes_down"]) * 1e-6 for row in mine)
         accuracy, worst = (_mean(row[name] * 100 for row in mine) for name in ("accuracy", "worst5"))
         seconds = _mean(row["seconds"] for row in mine)
-        cells = [method, _shown(place.get(method), 1), _shown(accuracy), _shown(worst), _shown(ari), _shown(one)]
-        lines.append((place.get(method, 99.0), [*cells, _shown(mb, 1), _shown(seconds, 1), str(len(mine))]))
-    head = ["method", "rank", "accuracy", "worst 5", "ARI", "one", "MB", "seconds", "runs"]
+        cells = [method, _shown(place.get(method), 1), _shown(near.get(method)), _shown(accuracy), _shown(worst)]
+        cells += [_shown(ari), _shown(one), _shown(mb, 1), _shown(seconds, 1), str(len(mine))]
+        lines.append((place.get(method, 99.0), cells))
+    head = ["method", "rank", "near best", "accuracy", "worst 5", "ARI", "one", "MB", "seconds", "runs"]
     return _markdown(head, [cells for _, cells in sorted(lines)])
 
 

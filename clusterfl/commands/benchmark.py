@@ -26,7 +26,7 @@ def benchmark(
         str,
         typer.Option(
             "--datasets",
-            help="Comma-separated, of digits, mnist, fashion_mnist (open), emnist, svhn, "
+            help="Comma-separated, of digits, mnist, fashion_mnist (open), emnist_letters, svhn, "
             "cifar10, multi_source, femnist (held out).",
         ),
     ] = "digits",
@@ -46,8 +46,8 @@ def benchmark(
 ) -> None:
     """Run methods on the fixed grid v1 and rewrite the leaderboard.
 
-    A row (method, world, seed) that is there already is not run again; stop at any time and start again. An author
-    adds one method with --only NAME.
+    A row (method, world, seed) that is there already is not run again, unless it failed; stop at any time and start
+    again. An author adds one method with --only NAME.
 
     \b
     Examples:
@@ -73,9 +73,11 @@ def benchmark(
     if not page_only:
         with exclusive(folder):
             rows = leaderboard.read(path)
-            there = {leaderboard.key_of_row(row) for row in rows}
+            there = {leaderboard.key_of_row(row) for row in rows if not row["error"]}
             chosen = grid.entries(grid.worlds(names), asked, parse_seeds(seeds))
             todo = [entry for entry in chosen if leaderboard.key_of(entry) not in there]
+            again = {leaderboard.key_of(entry) for entry in todo}  # what failed is tried anew
+            rows = [row for row in rows if leaderboard.key_of_row(row) not in again]
             for done, row in enumerate(carried_out(todo, jobs, None if data_root is None else str(data_root)), start=1):
                 rows.append(row)
                 if not quiet:

@@ -6,13 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from clusterfl.bench.grid import ORACLE, SHIFTS, SKEWS, Entry, World, config_of, entries, measure, worlds
-from clusterfl.bench.leaderboard import key_of, key_of_row, page, ranks, read, write
+from clusterfl.bench.grid import (
+    HELD_OUT,
+    OPEN,
+    ORACLE,
+    SHIFTS,
+    SKEWS,
+    Entry,
+    World,
+    config_of,
+    entries,
+    measure,
+    worlds,
+)
+from clusterfl.bench.leaderboard import key_of, key_of_row, near_best, page, ranks, read, write
+from clusterfl.data.registry import SOURCES
 from clusterfl.methods import METHODS
 from tests.commands.calls import call
 
 ROW = {"version": "v1", "dataset": "digits", "scenario": "rotate", "skew": "IID", "seed": 0, "worst5": 0.1, "ari": 1.0}
-ROW |= {"clusters": 4, "bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "error": ""}
+ROW |= {"clusters": 4, "bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "error": "", "each": [0.5, 0.4]}
 
 
 def test_every_world_is_a_config_for_every_method() -> None:
@@ -23,6 +36,10 @@ def test_every_world_is_a_config_for_every_method() -> None:
         assert config.seed == 3 and config.method.name == ("fedavg" if method == ORACLE else method)
     lonely = config_of(Entry(World("digits", "none", "IID"), "ifca", 0))
     assert lonely.method.k == 4 and lonely.data.resolved().clusters == 1  # type: ignore[attr-defined]
+
+
+def test_every_dataset_of_the_grid_is_a_known_source() -> None:
+    assert {*OPEN, *HELD_OUT} <= set(SOURCES)
 
 
 def test_a_row_is_measured_and_the_oracle_knows_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +61,25 @@ def test_ranks_share_ties_and_leave_the_oracle_out() -> None:
     assert ranks(partly) == ranks(rows)  # a world that not all have run does not count
 
 
+def test_near_best_is_what_pairs_of_clients_cannot_tell_from_it() -> None:
+    each = {"a": [0.9, 0.8, 0.7, None], "b": [0.8, 0.9, 0.69, 0.1], "c": [0.5, 0.41, 0.29, 0.1], ORACLE: [1.0] * 4}
+    rows = [{**ROW, "method": m, "accuracy": 0.5, "each": v} for m, v in each.items()]
+    assert near_best(rows) == {"a": 1.0, "b": 1.0, "c": 0.0}
+
+
+def test_what_failed_is_named_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterfl.bench.grid.ROUNDS", 1)
+    monkeypatch.setattr("clusterfl.bench.grid.CLIENTS", 4)
+    monkeypatch.setattr("clusterfl.bench.grid.SHIFTS", {"rotate": SHIFTS["rotate"]})
+    monkeypatch.setattr("clusterfl.bench.grid.SKEWS", {"IID": None})
+    write(tmp_path / "v1.parquet", [{**ROW, "method": "fedavg", "accuracy": None, "error": "DiskError: full"}])
+    assert "- `fedavg`: DiskError: full" in page(read(tmp_path / "v1.parquet"))
+    args = ("benchmark", "--only", "fedavg", "--seeds", "0", "--dir", str(tmp_path), "--page", str(tmp_path / "p.md"))
+    assert call(*args).exit_code == 0
+    (row,) = read(tmp_path / "v1.parquet")
+    assert row["error"] == "" and len(row["each"]) == 4
+
+
 def test_results_are_kept_and_not_run_again(tmp_path: Path) -> None:
     rows = [{**ROW, "method": m, "accuracy": 0.5} for m in ("ifca", "fedavg")]
     write(tmp_path / "v1.parquet", rows)
@@ -53,7 +89,7 @@ def test_results_are_kept_and_not_run_again(tmp_path: Path) -> None:
         key_of(e) for e in entries([World("digits", "rotate", "IID")], ["ifca", "fedavg"], [0])
     }
     text = page(again)
-    assert "| ifca | 1.5 | 50.00" in text and "Nothing has been run yet" in text
+    assert "| ifca | 1.5 | 1.00 | 50.00" in text and "Nothing has been run yet" in text
     done = call("benchmark", "--page-only", "--dir", str(tmp_path), "--page", str(tmp_path / "p.md"))
     assert done.exit_code == 0 and (tmp_path / "p.md").read_text(encoding="utf-8") == text
     assert call("benchmark", "--datasets", "cifar", "--dir", str(tmp_path)).exit_code == 2

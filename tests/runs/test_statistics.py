@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from clusterfl.report.statistics import Interval, holm, ranks, standing
+from clusterfl.runs.statistics import Interval, holm, ranks, standing
 from clusterfl.report.trees import joined
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,8 +55,8 @@ class Standing:
         return value is not None and value >= LEVEL
 
 
-def standing(values: Mapping[str, Mapping[int, float]], *, higher: bool) -> Standing:
-    """``values[method][seed]``; pairs are seeds that both have."""
+def standing(values: Mapping[str, Mapping[Any, float]], *, higher: bool) -> Standing:
+    """``values[method][seed]``, or what else makes a pair; those that both have are compared."""
     from scipy import stats
 
     means = {name: float(np.mean(list(v.values()))) for name, v in values.items() if v}
