@@ -14,9 +14,9 @@ from clusterfl.report.heat import heat_map
 from clusterfl.report.lines import Curve, Point, curves, points
 from clusterfl.report.parts import Column, Figure, Filter, Kind, Page, Section, Table, Tile
 from clusterfl.report.runs import Run
-from clusterfl.runs.statistics import TEST, Interval, Standing, ranks, standing
 from clusterfl.report.svg import Unit, said
 from clusterfl.report.trees import rank_diagram
+from clusterfl.runs.statistics import TEST, Interval, Standing, ranks, standing
 
 SCENARIOS = 8  # that have pictures of their own
 

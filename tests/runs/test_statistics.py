@@ -7,8 +7,8 @@ import math
 import pytest
 from scipy import stats
 
-from clusterfl.runs.statistics import Interval, holm, ranks, standing
 from clusterfl.report.trees import joined
+from clusterfl.runs.statistics import Interval, holm, ranks, standing
 
 
 def test_an_interval_is_students() -> None:
