@@ -4,6 +4,7 @@ method, world and seed. What a version of the grid means never changes; another 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -124,9 +125,12 @@ def measure(entry: Entry, data_root: str | None = None) -> dict[str, Any]:
     try:
         config = config_of(entry, data_root)
         population = config.population()
+        start = time.process_time()  # what else this machine does should not count
         if entry.method == ORACLE:
-            return row | _oracle(config, population)
+            found = _oracle(config, population)
+            return row | found | {"seconds": time.process_time() - start}
         outcome = carry_out(config, population).outcome
+        seconds = time.process_time() - start
     except Exception as e:
         return row | {"error": f"{type(e).__name__}: {e}"[:300]}
     truth = outcome.clusters
@@ -138,7 +142,7 @@ def measure(entry: Entry, data_root: str | None = None) -> dict[str, Any]:
         "clusters": outcome.clusters_found if METHODS[entry.method].clustered else None,
         "bytes_up": outcome.bytes_up,
         "bytes_down": outcome.bytes_down,
-        "seconds": outcome.seconds,
+        "seconds": seconds,
         "error": "",
     }
 
@@ -155,7 +159,6 @@ def _oracle(config: Config, population: Population) -> dict[str, Any]:
     truth = population.truth if population.truth is not None else torch.zeros(len(population.train), dtype=torch.int64)
     accuracy = torch.zeros(population.clients, dtype=torch.float64)
     up = down = 0
-    seconds = 0.0
     for group in truth.unique():
         ids = (truth[: population.clients] == group).nonzero().flatten()
         part = replace(
@@ -168,7 +171,7 @@ def _oracle(config: Config, population: Population) -> dict[str, Any]:
         )
         outcome = carry_out(config, part).outcome
         accuracy[ids] = outcome.records[-1].accuracy.double()
-        up, down, seconds = up + outcome.bytes_up, down + outcome.bytes_down, seconds + outcome.seconds
+        up, down = up + outcome.bytes_up, down + outcome.bytes_down
     known = accuracy[~accuracy.isnan()]
     return {
         "accuracy": float(known.mean()),
@@ -178,6 +181,5 @@ def _oracle(config: Config, population: Population) -> dict[str, Any]:
         "clusters": len(truth.unique()),
         "bytes_up": up,
         "bytes_down": down,
-        "seconds": seconds,
         "error": "",
     }

@@ -22,7 +22,8 @@ inside the true groups. Accuracy in per cent, mean over clients, then over world
 rank by accuracy over the worlds and seeds that all methods ran (oracle left out); *near best* the share of worlds
 in which a method is the best or cannot be told from it (paired t-test over clients and seeds, Holm's correction, level
 0.05; oracle left out); *ARI* over worlds with groups;
-*one* is the share of worlds without groups in which one cluster was found.
+*one* is the share of worlds without groups in which one cluster was found; *seconds* are of processor time, one
+thread.
 """
 
 
