@@ -17,7 +17,7 @@ from clusterfl.errors import ClientError
 from clusterfl.evaluate.procedures import row_scores
 from clusterfl.keys import fold_in
 from clusterfl.message import Call, Chunk, Fields, check_reply, take_row, take_rows
-from clusterfl.parts.local import check_hidden
+from clusterfl.parts.private import check_hidden
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row, stack
 
