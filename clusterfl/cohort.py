@@ -105,7 +105,7 @@ class Engine(Protocol):
     def cohort(self, ids: Tensor, key: Key, round: int = 0) -> Cohort: ...
 
     def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]], *, outputs: bool = False) -> list[Tree]:
-        """For each job (model k, test rows): what each row scores, by name (evaluate.py); and ``outputs``."""
+        """For each job (model k, test rows): what each row scores, by name (evaluate/); and ``outputs``."""
         ...
 
     def set_population(self, population: Population) -> None:

@@ -16,7 +16,7 @@ from clusterfl.callback import Callback, Moment, Stop
 from clusterfl.cohort import Cohort, Engine, one_thread
 from clusterfl.data.population import Population
 from clusterfl.errors import NoReplies
-from clusterfl.evaluate import cross, cross_personal, evaluate
+from clusterfl.evaluate.served import cross, cross_personal, evaluate
 from clusterfl.method import Method, NotDefined, Served
 from clusterfl.metrics import Figures, clustering, intra_inter, top_rounds
 from clusterfl.record import Outcome, Record, Schedule

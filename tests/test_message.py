@@ -15,7 +15,7 @@ from clusterfl.client import Client
 from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
 from clusterfl.errors import ClientError
-from clusterfl.evaluate import personal_models
+from clusterfl.evaluate.served import personal_models
 from clusterfl.message import (
     Call,
     Cluster,

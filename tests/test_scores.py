@@ -9,11 +9,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score, r2_score, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
-from sklearn.metrics import r2_score, roc_auc_score
 
 from clusterfl import keys
-from clusterfl.scores import ACCURACY, RMSE, Metric, auc, classification, f1, label, log_loss, r2, told
+from clusterfl.scores import (
+    ACCURACY,
+    RMSE,
+    Metric,
+    auc,
+    class_counts,
+    class_f1,
+    classification,
+    f1,
+    label,
+    log_loss,
+    r2,
+    told,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -58,3 +71,20 @@ def test_a_metric_has_a_direction() -> None:
     for wrong in ({"name": "a b"}, {"name": "a", "better": "up"}):
         with pytest.raises(ValueError, match="should be"):
             Metric(**wrong)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30), st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_f1_of_a_client(pairs: list[tuple[int, int]], padding: int) -> None:
+    """Classes that are neither answered nor true do not count, nor does padding."""
+    y, said = np.array(pairs).T
+    w = torch.tensor([1.0] * len(pairs) + [0.0] * padding)
+    padded = (torch.tensor(np.append(t, np.full(padding, t[0]))) for t in (said, y))
+    counts = class_counts(*padded, w, 6)
+    assert float(class_f1(counts)) == pytest.approx(f1_score(y, said, average="macro"))
+    few = class_counts(torch.tensor(said), torch.tensor(y.clip(max=2)), torch.ones(len(y)), 3)  # 3 and 4: no class
+    assert float(class_f1(few)) == pytest.approx(f1_score(y.clip(max=2), said.clip(max=3), average="macro"))
+
+
+def test_a_client_without_samples_has_no_f1() -> None:
+    assert bool(class_f1(torch.zeros(3, 2, 4)).isnan().all())

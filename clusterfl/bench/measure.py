@@ -24,7 +24,7 @@ from clusterfl.engines.auto import candidates, choose, describe, describe_plan, 
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.pool import Pool, _shared
 from clusterfl.engines.serial import Serial
-from clusterfl.evaluate import evaluate
+from clusterfl.evaluate.served import evaluate
 from clusterfl.method import Method, Single
 from clusterfl.methods import METHODS
 from clusterfl.methods.fedavg import FedAvg

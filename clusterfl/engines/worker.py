@@ -14,10 +14,10 @@ from clusterfl.cohort import one_thread
 from clusterfl.data.population import Shards
 from clusterfl.engines.chunks import Plan, in_order, stack_fields, stacking
 from clusterfl.errors import ClientError
-from clusterfl.evaluate import row_scores
+from clusterfl.evaluate.procedures import row_scores
 from clusterfl.keys import fold_in
 from clusterfl.message import Call, Chunk, Fields, check_reply, take_row, take_rows
-from clusterfl.parts.local import check_hidden
+from clusterfl.parts.private import check_hidden
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row, stack
 
@@ -163,7 +163,7 @@ class Worker:
         return ClientError(call.label, first, f"only stacked with others: {type(cause).__name__}: {cause}")
 
     def score_rows(self, theta: Tree, rows: Tensor, *, outputs: bool = False) -> Tree:
-        """What each of these test samples scores (evaluate.py)."""
+        """What each of these test samples scores (evaluate/)."""
         with one_thread(), torch.no_grad():
             theta = _to(theta, self.device)
             rows = rows.to(self.device)

@@ -25,7 +25,7 @@ from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.flower.engine import Exchange
 from clusterfl.engines.flower.messages import Delivery, Place, Problem, Reading, Receipt, Request
 from clusterfl.errors import ClusterflError, ConfigError, DataError
-from clusterfl.evaluate import FarScore
+from clusterfl.evaluate.procedures import FarScore
 from clusterfl.federate.folder import Federation
 from clusterfl.method import Method, NotDefined, Served
 from clusterfl.runs.checkpoint import Snapshot, newest_snapshot, read_snapshot

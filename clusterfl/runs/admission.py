@@ -19,7 +19,7 @@ from clusterfl.data.registry import is_own
 from clusterfl.data.scenario import build
 from clusterfl.engines.wrappers.attack import AttackConfig
 from clusterfl.errors import ConfigError, DataError
-from clusterfl.evaluate import evaluate, personal_models
+from clusterfl.evaluate.served import evaluate, personal_models
 from clusterfl.method import NotDefined
 from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.runs.data_card import classes_of, read_data_card

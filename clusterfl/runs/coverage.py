@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfl.engines.wrappers.privacy import covered_by
+from clusterfl.engines.wrappers.coverage import covered_by
 from clusterfl.method import Method, exchanged
 from clusterfl.methods import METHODS
 

@@ -15,7 +15,7 @@ from clusterfl import keys
 from clusterfl.cohort import one_thread
 from clusterfl.config import Config
 from clusterfl.data.population import Population
-from clusterfl.evaluate import EVAL_BATCH
+from clusterfl.evaluate.shared import EVAL_BATCH
 from clusterfl.loop import Simulation
 from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.record import Outcome

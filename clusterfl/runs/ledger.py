@@ -16,7 +16,8 @@ from typing import Any
 from clusterfl import keys
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers import wrapper_of
-from clusterfl.engines.wrappers.privacy import Charge, Ledger, Private
+from clusterfl.engines.wrappers.charges import Charge, Ledger
+from clusterfl.engines.wrappers.privacy import Private
 from clusterfl.errors import DataError
 from clusterfl.keys import Key
 from clusterfl.runs.files import append, write_whole

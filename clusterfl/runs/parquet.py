@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clusterfl.data.population import Population
-from clusterfl.evaluate import MEANS
+from clusterfl.evaluate.sums import MEANS
 from clusterfl.record import Outcome, Record
 from clusterfl.runs.files import write_whole
 

@@ -23,7 +23,7 @@ from clusterfl.data.user_data import pixels_or_floats
 from clusterfl.engines.config import EngineConfig
 from clusterfl.engines.wrappers.attack import AttackConfig
 from clusterfl.errors import ConfigError, DataError
-from clusterfl.evaluate import personal_models
+from clusterfl.evaluate.served import personal_models
 from clusterfl.models import build_model
 from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.runs.folder import SUMMARY, summary_of

@@ -23,7 +23,7 @@ from clusterfl.engines.wrappers import Wrapper
 from clusterfl.engines.wrappers.attack import Attack, AttackConfig
 from clusterfl.engines.wrappers.clip import Clip
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
-from clusterfl.evaluate import evaluate
+from clusterfl.evaluate.served import evaluate
 from clusterfl.message import Call, Chunk, Cluster, Gradient, Model, Weight, join, take_row
 from clusterfl.method import Method, NotDefined, Served, exchanged
 from clusterfl.task import Task

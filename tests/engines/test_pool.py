@@ -20,7 +20,7 @@ from clusterfl.engines.make import make_engine
 from clusterfl.engines.pool import _slots_each
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import ClientError
-from clusterfl.evaluate import evaluate
+from clusterfl.evaluate.served import evaluate
 from clusterfl.message import Call
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedper import FedPer

@@ -14,7 +14,7 @@ from clusterfl import Config, keys
 from clusterfl.engines import Plan, Pool, Ray
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import ClientError, ConfigError
-from clusterfl.evaluate import evaluate
+from clusterfl.evaluate.served import evaluate
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.ifca import IFCA

@@ -7,7 +7,8 @@ import torch
 
 from clusterfl import keys
 from clusterfl.engines import Serial
-from clusterfl.evaluate import evaluate, score
+from clusterfl.evaluate.served import evaluate
+from clusterfl.evaluate.shared import score
 from clusterfl.methods import FedAvg, FedAvgFT
 from clusterfl.parts.local import SGD
 from clusterfl.testing import check_same, play, small_population, small_task

@@ -13,7 +13,7 @@ from scipy.stats import entropy
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.evaluate import personal_models
+from clusterfl.evaluate.served import personal_models
 from clusterfl.loop import Simulation
 from clusterfl.methods import FedAvg, FedDS, FedDSMIC
 from clusterfl.methods.feddsmic import Indicated

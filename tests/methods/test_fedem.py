@@ -11,7 +11,7 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Serial, Stacked
 from clusterfl.errors import ConfigError
-from clusterfl.evaluate import evaluate, personal_models
+from clusterfl.evaluate.served import evaluate, personal_models
 from clusterfl.loop import Simulation
 from clusterfl.method import NotDefined
 from clusterfl.methods import AWCFL, MCFL, FedAvg, FedEM, FedRC

@@ -13,7 +13,7 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Flaky, Serial, Stacked
-from clusterfl.evaluate import evaluate, personal_models
+from clusterfl.evaluate.served import evaluate, personal_models
 from clusterfl.loop import Simulation
 from clusterfl.methods import CFL, FLHC, IFCA, MCFL, FedAvg, FedDSMIC
 from clusterfl.methods.mcfl import FEATURES, MCFLState, embedding

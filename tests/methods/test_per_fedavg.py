@@ -10,7 +10,8 @@ from torch.func import functional_call, grad
 from clusterfl import keys
 from clusterfl.data.population import Population, Shards
 from clusterfl.engines import Serial
-from clusterfl.evaluate import evaluate, score
+from clusterfl.evaluate.served import evaluate
+from clusterfl.evaluate.shared import score
 from clusterfl.methods import FedAvg, PerFedAvg
 from clusterfl.parts.local import SGD
 from clusterfl.parts.start import first_net

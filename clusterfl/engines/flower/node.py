@@ -31,7 +31,7 @@ from clusterfl.engines.flower.messages import (
 from clusterfl.engines.serial import Serial
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.errors import ClientError, ClusterflError, DataError
-from clusterfl.evaluate import row_scores
+from clusterfl.evaluate.procedures import row_scores
 from clusterfl.message import Call, take_row
 from clusterfl.models import build_model
 from clusterfl.outside import is_outside

@@ -8,7 +8,7 @@ cluster ids, losses, statistics without a bound) is named as not covered. Parame
 everybody: they are sent as they came. Where a client says which of several models it began from, the update is blurred
 and the choice is not: epsilon then holds *given* that choice, and says so.
 
-With ``unit = "sample"`` clients add the noise while they train (DP-SGD, parts/local.py), and models leave as they are.
+With ``unit = "sample"`` clients add the noise while they train (DP-SGD, parts/private.py); models leave as they are.
 
 Epsilon is that of the client with most releases (accounting.py). docs/reliability.md says what this does not cover.
 """
@@ -16,12 +16,10 @@ Epsilon is that of the client with most releases (accounting.py). docs/reliabili
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib.util
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -31,23 +29,14 @@ from clusterfl import keys
 from clusterfl.cohort import Spent
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers.accounting import Cost
+from clusterfl.engines.wrappers.charges import Charge, Ledger, call_name
+from clusterfl.engines.wrappers.coverage import Coverage, bounded, coverage
 from clusterfl.engines.wrappers.updates import Changing, Parts, norms, origin_of, put, scaled, updates
 from clusterfl.errors import ConfigError
 from clusterfl.fields import one_of, option
-from clusterfl.message import (
-    Call,
-    Chunk,
-    Declaration,
-    Fields,
-    Gradient,
-    Kept,
-    Labels,
-    Model,
-    Statistic,
-    Weight,
-    tensors_of,
-)
-from clusterfl.parts.local import SGD, PrivateSGD, rules_of
+from clusterfl.message import Call, Chunk, Fields, Model, Weight, tensors_of
+from clusterfl.parts.local import SGD
+from clusterfl.parts.private import PrivateSGD, rules_of
 from clusterfl.task import Task
 from clusterfl.tree import Tree
 
@@ -95,57 +84,6 @@ def check_private(config: PrivacyConfig, task: Task) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Charge:
-    """What one call costs its clients, and what of its replies that does not cover."""
-
-    call: str  # the same for a call that is repeated after a crash with the same keys
-    clients: list[int]
-    releases: int  # Gaussian releases of each client
-    uncovered: list[str]
-    given: list[str] = field(default_factory=list)  # what of the uncovered the rest is conditional on
-    round: int = 0
-    of: int = 0  # how many clients these were drawn from; 0: everybody was asked
-
-
-@dataclass
-class Ledger:
-    """Every charge. A call that is repeated releases the same bits and is charged once."""
-
-    charged: set[str] = field(default_factory=set)
-    releases: Counter[int] = field(default_factory=Counter)  # by client
-    always: Counter[int] = field(default_factory=Counter)  # by client: of calls that asked everybody
-    sampled: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by round: asked, of how many, releases
-    uncovered: set[str] = field(default_factory=set)
-    given: set[str] = field(default_factory=set)
-
-    @property
-    def most(self) -> int:
-        return max(self.releases.values(), default=0)
-
-    @property
-    def cost(self) -> Cost:
-        return Cost(self.most, max(self.always.values(), default=0), Counter(self.sampled.values()))
-
-    def charge(self, charge: Charge) -> None:
-        """Notes a charge; whoever stores ledgers does so before this returns."""
-        self.charged.add(charge.call)
-        self.uncovered.update(charge.uncovered)
-        self.given.update(charge.given)
-        self.count(charge)
-
-    def count(self, charge: Charge) -> None:
-        for i in charge.clients if charge.releases else ():
-            self.releases[i] += charge.releases
-            if not charge.of:
-                self.always[i] += charge.releases
-        if charge.of and charge.releases:
-            asked, of, releases = self.sampled.get(charge.round, (0, 0, 0))
-            # a second call of a round asks those of the same sample that are left
-            size = max(asked, len(charge.clients))
-            self.sampled[charge.round] = (size, max(of, charge.of), releases + charge.releases)
-
-
 class Private(Changing):
     """An engine whose clients clip and blur their uploads, and a ledger of what that has cost."""
 
@@ -160,8 +98,7 @@ class Private(Changing):
     @property
     def releases(self) -> Tensor:
         """So far, of each client."""
-        n = len(self.population.train)
-        return torch.tensor([self.own.releases[i] for i in range(n)], dtype=torch.int64)
+        return self.account()["releases"]
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         self.measured |= call.measure
@@ -266,20 +203,10 @@ class Private(Changing):
         )
 
     def account(self) -> Tree:
-        always = torch.tensor([self.own.always[i] for i in range(len(self.releases))], dtype=torch.int64)
-        rounds = [[t, *sample] for t, sample in self.own.sampled.items()]
-        sampled = torch.tensor(rounds, dtype=torch.int64).reshape(len(rounds), 4)
-        return {"releases": self.releases, "always": always, "sampled": sampled}
+        return self.own.account(len(self.population.train))
 
     def set_account(self, account: Tree | Tensor | None) -> None:
-        self.own = Ledger()
-        if account is None:
-            return
-        if isinstance(account, Tensor):  # as checkpoints had it when nothing was sampled in secret
-            account = {"releases": account, "always": account, "sampled": torch.zeros(0, 4, dtype=torch.int64)}
-        for counts, name in ((self.own.releases, "releases"), (self.own.always, "always")):
-            counts.update({i: n for i, n in enumerate(account[name].tolist()) if n})
-        self.own.sampled = {t: (a, of, n) for t, a, of, n in account["sampled"].tolist()}
+        self.own = Ledger.of_account(account)
 
 
 class Charged(Private):
@@ -287,56 +214,6 @@ class Charged(Private):
 
     def change(self, call: Call, chunk: Chunk) -> Chunk:
         return chunk
-
-
-# -- what a declaration says ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How many Gaussian releases a reply is, what of it no noise covers, and what of that the rest is given, each as
-    "procedure: field"."""
-
-    releases: int
-    uncovered: list[str]
-    given: list[str]
-
-
-def bounded(declared: Declaration, fields: Sequence[str] | Fields) -> dict[str, float]:
-    """The fields of a reply that have a bound of their own."""
-    kinds = {name: declared.get(name) for name in fields}
-    return {n: k.bound for n, k in kinds.items() if isinstance(k, Statistic | Labels) and k.bound is not None}
-
-
-def coverage(task: Task, call: Call, fields: Fields) -> Coverage:
-    """What such a reply costs and tells, with the tensors that it holds."""
-    covered = bounded(call.declared, fields)
-    updated, uncovered = False, []
-    for place, name, t in tensors_of(fields):
-        kind = call.declared.get(place)
-        if place in covered or (isinstance(kind, Model) and name in task.fixed):
-            continue
-        if not isinstance(kind, Model | Gradient):
-            uncovered.append(f"{call.label}: {place}")
-        elif t.is_floating_point() and name not in task.fixed:
-            updated = True
-        else:
-            uncovered.append(f"{call.label}: {place}.{name}")
-    return Coverage(updated + len(covered), list(dict.fromkeys(uncovered)), chosen(call.label, call.declared))
-
-
-def chosen(label: str, declared: Declaration) -> list[str]:
-    """The fields by which a client says which model it began from."""
-    return [f"{label}: {k.row}" for k in declared.values() if isinstance(k, Model) and isinstance(k.row, str)]
-
-
-def covered_by(label: str, declared: Declaration) -> tuple[list[str], Coverage]:
-    """What a procedure's declaration alone says: the fields that noise covers, and the coverage of all of them."""
-    sent = {name: kind for name, kind in declared.items() if not isinstance(kind, Kept)}
-    bounds = bounded(declared, list(sent))
-    moved = [n for n, k in sent.items() if isinstance(k, Model | Gradient)]
-    bare = [f"{label}: {n}" for n in sent if n not in bounds and n not in moved]
-    return [*moved, *bounds], Coverage(bool(moved) + len(bounds), bare, chosen(label, declared))
 
 
 def with_fixed(task: Task, call: Call, chunk: Chunk) -> Chunk:
@@ -368,11 +245,3 @@ def noisy(part: Any, config: PrivacyConfig) -> Any:
 
 def _noise(call: Call, client: int, at: tuple[str, str], like: Tensor) -> Tensor:
     return keys.normal(keys.fold_in(call.client_key(client), "privacy", *at), *like.shape)
-
-
-def call_name(call: Call) -> str:
-    """The same for the same call of the same program: another version might round differently."""
-    from clusterfl import __version__
-
-    what = f"{__version__} {torch.__version__} {call.label} {int(call.key)}"
-    return hashlib.sha256(what.encode()).hexdigest()[:24]
