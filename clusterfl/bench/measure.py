@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import multiprocessing as mp
 
 from clusterfl import keys
+from clusterfl.bench.machine import load_per_core, peak_mb
 from clusterfl.bench.peers import Peers
 from clusterfl.bench.workloads import WORKLOADS, Workload, plain_loop, population
 from clusterfl.data.population import Population, Shards
@@ -32,7 +32,7 @@ from clusterfl.tree import Tree
 
 Turn = Callable[[int], float]  # seconds of one repetition
 
-BUSY = 0.5  # runnable processes per core from which a machine is not ours
+BUSY = 0.5  # the share of its cores that others keep busy from which a machine is not ours
 UNSTEADY = 2.5  # the longest turn over the shortest from which a median says little
 
 
@@ -48,7 +48,7 @@ class Result:
     limit: float
     evaluation: float
     peak_mb: float
-    load: float  # runnable processes per core before it began
+    load: float  # how busy others kept each core before it began
     spread: float  # the longest turn over the shortest, of whichever of ours, loop and limit varied most
     training: float | None = None  # a FedAvg round of the same local training, for methods that do more
     peers: dict[str, float] | None = None  # other simulators, where they were asked for
@@ -176,11 +176,6 @@ def make_method(work: Workload) -> Method[Any]:
     return METHODS[work.method](k=4, local=work.rule)  # type: ignore[call-arg]
 
 
-def load_per_core() -> float:
-    """Runnable processes of the last minute, over the cores that we may use; 0 where the system does not tell."""
-    return os.getloadavg()[0] / usable_cores() if hasattr(os, "getloadavg") else 0.0
-
-
 def interleaved(turns: list[Turn], repeats: int) -> list[list[float]]:
     """The seconds of each turn by turn, after one round that warms everything up."""
     taken: list[list[float]] = [[] for _ in turns]
@@ -233,83 +228,3 @@ def _limit_worker(pipe: Connection, name: str, train: Shards, part: range, start
             return
         total = plain_loop(work, pop, part, start, 1, seed)
         pipe.send({n: t.numpy() for n, t in total.items()})
-
-
-def peak_mb(engine: BaseEngine) -> float:
-    """Peak resident memory of this process and the engine's workers (shared pages counted once per process)."""
-    pids = [os.getpid()]
-    if isinstance(engine, Pool):
-        pids += [member.process.pid for member in engine._members]
-    return sum(_peak_kb(pid) for pid in pids) / 1024
-
-
-def _peak_kb(pid: int) -> float:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return float(line.split()[1])
-    except OSError:
-        pass
-    import resource
-
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """One point of the scaling curve: ``clients`` in all, the same number of them asked each round."""
-
-    clients: int
-    seconds: float  # per round
-    peak_mb: float
-    grown_mb: float  # resident memory after the last round minus after the second
-    first_evaluation: float  # seconds of the first measurement of all clients, which finds out who shares samples
-    evaluation: float  # seconds of each after it
-
-    def json(self) -> dict[str, Any]:
-        return {
-            "clients": self.clients,
-            "seconds": self.seconds,
-            "first_evaluation_seconds": self.first_evaluation,
-            "evaluation_seconds": self.evaluation,
-            "peak_mb": self.peak_mb,
-            "grown_mb": self.grown_mb,
-        }
-
-
-def scale(clients: int, sampled: int, rounds: int) -> Scale:
-    """Rounds of FedAvg on ``digits`` with a fixed number of sampled clients; run it in a process of its own."""
-    from clusterfl.data.scenario import DataConfig, build
-
-    config = DataConfig(source="digits", clients=clients, samples=20, clusters=4)
-    pop = build(config, keys.key(0))
-    work = replace(WORKLOADS["mclr"], samples=20, batch=10, steps=2)
-    from clusterfl.models import build_model
-    from clusterfl.task import Task
-
-    task = Task(build_model("mclr", pop.input_shape, pop.classes), pop.classes)
-    method, engine = (
-        FedAvg(local=work.rule),
-        Serial(task, pop, choose(task, pop, work.rule, per_round=sampled, rounds=1).plan),
-    )
-    state = method.init(task, engine.cohort(torch.arange(clients), keys.key(1)), keys.key(0))
-    taken, scoring, early, everybody = [], [], 0.0, torch.arange(clients)
-    for r in range(rounds):
-        began = time.perf_counter()
-        ids = keys.choice(keys.fold_in(keys.key(4), r), clients, sampled)
-        state = method.round(state, engine.cohort(ids, keys.fold_in(keys.key(2), r), r))
-        taken.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        evaluate(engine, method, method.serve(state, everybody), everybody, keys.key(3), r)
-        scoring.append(time.perf_counter() - began)
-        if r == 1:
-            early = _resident_mb()
-    grown, peak = _resident_mb() - early, _peak_kb(os.getpid()) / 1024
-    return Scale(clients, statistics.median(taken), peak, grown, scoring[0], statistics.median(scoring[1:] or scoring))
-
-
-def _resident_mb() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return float(line.split()[1]) / 1024
-    return 0.0

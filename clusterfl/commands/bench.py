@@ -97,8 +97,8 @@ def lines(name: str, got: dict[str, Any]) -> list[str]:
     times = got["times_training"]
     more = "" if times is None else f"; {times:.2f}x its training alone ({got['training_seconds']:.2f} s)"
     ratios = (
-        f"no ratio: the machine was busy (load {got['load']:.1f} per core at the start, turns {got['spread']:.1f} "
-        f"times apart; loop {got['loop_seconds']:.2f} s, limit {got['limit_seconds']:.2f} s)"
+        f"no ratio: the machine was busy (others' load {got['load']:.1f} per core at the start, turns "
+        f"{got['spread']:.1f} times apart; loop {got['loop_seconds']:.2f} s, limit {got['limit_seconds']:.2f} s)"
         if got["speedup_vs_loop"] is None
         else f"{got['speedup_vs_loop']:5.2f}x the loop ({got['loop_seconds']:.2f} s)   "
         f"{got['speedup_vs_limit']:5.2f}x the limit ({got['limit_seconds']:.2f} s)"
@@ -128,6 +128,6 @@ def scaling() -> Any:
 
 def bench_scale(clients: int, sampled: int = 100, rounds: int = 100) -> None:
     """One point of the scaling curve, as JSON."""
-    from clusterfl.bench.measure import scale
+    from clusterfl.bench.scale import scale
 
     say_json(scale(clients, sampled, rounds).json())

@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from clusterfl import keys
-from clusterfl.client import Client, Shard
+from clusterfl.client import Client
 from clusterfl.cohort import Cohort
 from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
 from clusterfl.message import Kept, Model, Payload, Statistic, Weight, on_client, on_server
 from clusterfl.method import Clusters, Method, Served, log_clusters, log_margin, serve_clusters
 from clusterfl.models.flow import Flow
-from clusterfl.parts.adam import adam
 from clusterfl.parts.aggregate import MeanBy, mean_all, mean_by
+from clusterfl.parts.flows import Fit, first_weights, fit, label_means, projection, raw_moments, start_of
 from clusterfl.parts.kmeans import kmeans
-from clusterfl.parts.labels import label_ratios, one_hot_labels
-from clusterfl.parts.local import SGD, clipped, sgd
+from clusterfl.parts.local import SGD, sgd
 from clusterfl.parts.maml import first_order
 from clusterfl.parts.prox import proximal
 from clusterfl.parts.similarity import Similarity, keep_names, mean_by_cluster, pairwise, signature, similarity
 from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.tree import Tree, put, repeat, row, select, take, unvector, vector
+from clusterfl.tree import Tree, put, repeat, row, select, take, unvector
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +148,7 @@ class FCCA(Method[FCCAState]):
         flow = self.flow(task)
         moments = 2 * flow.dim * 4
         means = flow.classes * flow.dim * 4 if self.centred else 0
-        return task.size + moments, task.size + moments + 4 * _start(flow).numel() + means + 4
+        return task.size + moments, task.size + moments + 4 * start_of(flow).numel() + means + 4
 
     @property
     def personal(self) -> bool:
@@ -210,9 +207,9 @@ class FCCA(Method[FCCAState]):
     @on_server
     def generate(self, me: Client, eps: Tensor, flow: Tensor) -> dict[str, Payload]:
         shape = self.flow(me.task)
-        size = _start(shape).numel()
+        size = start_of(shape).numel()
         means = flow[size:].reshape(shape.classes, shape.dim) if self.centred else None
-        return {"signature": signature(shape, unvector(flow[:size], _like(shape)), eps, means)}
+        return {"signature": signature(shape, unvector(flow[:size], first_weights(shape)), eps, means)}
 
     # -- the client ------------------------------------------------------------------------------------
 
@@ -240,7 +237,7 @@ class FCCA(Method[FCCAState]):
         flow, sent = self._describe(me, z, moments, self.flow_steps)
         me.keep(own_flow=flow)
         body = {n: t for n, t in theta.items() if n not in head}
-        return {"n": me.size, "body": body, "head": head, "flow": sent, "moments": _raw_moments(me, z)}
+        return {"n": me.size, "body": body, "head": head, "flow": sent, "moments": raw_moments(me, z)}
 
     @on_client(flow=Statistic("a generative model of its features"))
     def introduce(self, me: Client, theta: Tree, moments: Tensor) -> dict[str, Payload]:
@@ -261,92 +258,23 @@ class FCCA(Method[FCCAState]):
     def _features(self, me: Client, theta: Tree) -> Tensor:
         """``[n, d]``: the encoder's output on all train data, projected if it is too wide for a flow."""
         z = torch.cat([me.task.features(theta, x) for x, _, _ in me.train.pieces()])
-        return z if me.task.width <= self.dim else z @ _projection(me.task.width, self.dim).to(z.device)
+        return z if me.task.width <= self.dim else z @ projection(me.task.width, self.dim).to(z.device)
 
     def _describe(self, me: Client, z: Tensor, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """The client's flow after some more steps, and what it sends: the flow and, if ``centred``, its labels' means
         in standard units. A flow that diverged is sent as zeros and begins anew."""
-        means = _label_means(me, z - moments[0]) if self.centred else None
+        means = label_means(me, z - moments[0]) if self.centred else None
         flow, whole = self._fit(me, z if means is None else z - means[me.train.y], moments, steps)
         sent = flow if means is None else torch.cat([flow, (means / moments[1]).flatten() * whole])
-        return torch.where(whole, flow, _start(self.flow(me.task)).to(flow.device)), sent
+        return torch.where(whole, flow, start_of(self.flow(me.task)).to(flow.device)), sent
 
     def _fit(self, me: Client, z: Tensor, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """The client's flow after some more steps of conditional maximum likelihood (eq. 3), as a vector, and
-        whether it is finite. One that is not becomes zero: the flow that knows nothing, N(0, I) for every label."""
-        flow, classes = self.flow(me.task), me.task.classes
-        found = me.state.get("own_flow", _start(flow).to(z.device))
-        z = (z - moments[0]) / moments[1]
-        shard = Shard(z, me.train.y, torch.arange(me.train.length, device=z.device), me.train.n, me.train.ragged)
-        batches = replace(me, train=shard).batches(size=self.flow_batch, steps=steps, stream=1)
-        absent = label_ratios(me) == 0
-        share = self.alpha * absent.any() / self.flow_batch  # the weight of one UNKNOWN sample
-        noise = keys.split(keys.fold_in(me.key, "unknown", "z"), steps)
-        drawn = _draw(absent, keys.fold_in(me.key, "unknown", "labels"), steps * self.flow_batch)
-
-        def gradient(at: Tensor, step: int) -> Tensor:
-            batch = next(batches)
-            unknown = keys.normal(noise[step], self.flow_batch, flow.dim)
-            labels = drawn[step * self.flow_batch : (step + 1) * self.flow_batch]
-            w = torch.ones_like(batch.x[:, 0]) if batch.w is None else batch.w
-            w = torch.cat([w / w.sum(), share.expand(self.flow_batch)])
-            x = torch.cat([batch.x, unknown])
-            onehot = F.one_hot(torch.cat([batch.y, labels]), classes).to(x.dtype)
-            return vector(
-                flow.gradient(unvector(at, _like(flow)), x, onehot, w, per_dim=not self.literal(self.per_dim))
-            )
-
-        if self.literal(None if self.optimizer is None else self.optimizer == "adam"):
-            for step in range(steps):
-                found = found - (self.flow_lr or 0.01) * gradient(found, step)
-        else:
-
-            def clip(at: Tree, step: int) -> Tree:
-                return {"flow": clipped([gradient(at["flow"], step - 1)], CLIP)[0]}
-
-            found = adam(clip, {"flow": found}, steps, self.flow_lr or 5e-3)["flow"]
-        whole = found.isfinite().all()
-        return torch.where(whole, found, 0.0), whole
-
-
-CLIP = 10.0
-
-
-def _raw_moments(me: Client, z: Tensor) -> Tensor:
-    """``[2, d]``: the means of the features and of their squares; the weighted mean of these is the whole's."""
-    w = torch.ones_like(z[:, 0]) if me.train.w is None else me.train.w
-    return torch.stack([w @ z, w @ z.square()]) / me.size.clamp(min=1.0)
-
-
-def _label_means(me: Client, z: Tensor) -> Tensor:
-    """``[C, d]``: the means of ``z`` by label, as if each had one sample more, at 0: few samples claim little, and a
-    label that the client lacks claims nothing."""
-    hot = one_hot_labels(me)
-    return hot.mT @ z / (hot.sum(dim=0) + 1.0).unsqueeze(1)
-
-
-def _draw(among: Tensor, key: Key, n: int) -> Tensor:
-    """``n`` labels, uniform over those that ``among`` [C] marks (any label if it marks none)."""
-    nth = keys.randint(key, among.sum().clamp(min=1), n)
-    return (among.cumsum(0).unsqueeze(0) <= nth.unsqueeze(1)).sum(dim=1).clamp(max=len(among) - 1)
-
-
-@lru_cache
-def _like(flow: Flow) -> Tree:
-    """A flow's names and shapes, and the weights that all clients start from."""
-    return flow.init(keys.fold_in(keys.key(0), "fcca", "flow"))
-
-
-@lru_cache
-def _start(flow: Flow) -> Tensor:
-    return vector(_like(flow))
-
-
-@lru_cache
-def _projection(width: int, dim: int) -> Tensor:
-    """``[width, dim]``: orthonormal columns, the same everywhere."""
-    q: Tensor = torch.linalg.qr(keys.normal(keys.fold_in(keys.key(0), "fcca", "projection"), width, dim)).Q
-    return q
+        flow = self.flow(me.task)
+        adam = not self.literal(None if self.optimizer is None else self.optimizer == "adam")
+        lr = self.flow_lr or (5e-3 if adam else 0.01)
+        how = Fit(steps, self.flow_batch, lr, self.alpha, adam, per_dim=not self.literal(self.per_dim))
+        start = me.state.get("own_flow", start_of(flow).to(z.device))
+        return fit(me, flow, start, (z - moments[0]) / moments[1], how)
 
 
 def _places(ids: Tensor, among: Tensor) -> Tensor:

@@ -55,4 +55,4 @@ def test_a_ratio_is_told_only_where_the_machine_was_ours() -> None:
         assert not busy.quiet and got["speedup_vs_loop"] is None and got["speedup_vs_limit"] is None
         said = lines("mclr", got)[0]
         assert "no ratio: the machine was busy" in said and "x the loop" not in said
-        assert f"load {busy.load:.1f} per core" in said and f"turns {busy.spread:.1f} times apart" in said
+        assert f"others' load {busy.load:.1f} per core" in said and f"turns {busy.spread:.1f} times apart" in said

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from clusterfl import keys
 from clusterfl.client import Client, Shard
 from clusterfl.engines import Serial, Stacked
-from clusterfl.methods.fcca import FCCA, _draw, _like, _projection, _start
+from clusterfl.methods.fcca import FCCA
+from clusterfl.parts.flows import draw_labels, first_weights, projection, start_of
 from clusterfl.parts.similarity import signature, similarity
 from clusterfl.task import Task
 from clusterfl.testing import CLIENTS, small_population, small_task
@@ -58,7 +59,7 @@ def test_flows_see_standardised_features() -> None:
 
 
 def test_projection_is_orthonormal() -> None:
-    q = _projection(200, 64)
+    q = projection(200, 64)
     torch.testing.assert_close(q.T @ q, torch.eye(64), atol=1e-5, rtol=0)
     flow = FCCA().flow(Task(nn.Linear(200, 3), 3))
     assert (flow.dim, flow.classes) == (64, 3)
@@ -67,7 +68,7 @@ def test_projection_is_orthonormal() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.booleans(), min_size=2, max_size=12), st.integers(0, 2**31))
 def test_unknown_labels_are_drawn_from_the_absent_ones(absent: list[bool], seed: int) -> None:
-    labels = _draw(torch.tensor(absent), keys.key(seed), 400)
+    labels = draw_labels(torch.tensor(absent), keys.key(seed), 400)
     assert labels.min() >= 0 and labels.max() < len(absent)
     if any(absent):
         wanted = {i for i, a in enumerate(absent) if a}
@@ -86,7 +87,7 @@ def fitted(method: FCCA, me: Client, steps: int) -> Tree:
     moments = torch.stack([torch.zeros(me.task.width), torch.ones(me.task.width)])
     found, whole = method._fit(me, me.train.x, moments, steps)
     assert bool(whole)
-    return unvector(found, _like(method.flow(me.task)))
+    return unvector(found, first_weights(method.flow(me.task)))
 
 
 def test_an_absent_label_becomes_noise() -> None:
@@ -120,7 +121,7 @@ def test_the_flows_loss_is_equation_3() -> None:
     flow = method.flow(me.task)
     batch = next(iter(me.batches(size=16, steps=1, stream=1)))
     unknown = keys.normal(keys.fold_in(me.key, "unknown", "z", 0), 16, 4)
-    theta = {n: t.clone().requires_grad_() for n, t in _like(flow).items()}
+    theta = {n: t.clone().requires_grad_() for n, t in first_weights(flow).items()}
 
     def nll(z: Tensor, onehot: Tensor) -> Tensor:
         u, logdet = flow.forward(theta, z, onehot)
@@ -150,7 +151,7 @@ def test_the_literal_recipe_diverges_and_is_named_and_the_default_does_not(caplo
     gone = state.fits == 0
     assert bool(gone.any()) and bool((state.assign[gone] == 0).all())
     kept = engine.states()[int(gone.nonzero()[0])]
-    assert torch.equal(kept["own_flow"], _start(method.flow(task)))
+    assert torch.equal(kept["own_flow"], start_of(method.flow(task)))
 
 
 def test_a_lost_flow_leaves_the_last_good_signature() -> None:
@@ -158,7 +159,7 @@ def test_a_lost_flow_leaves_the_last_good_signature() -> None:
     method = fcca(warmup=0)
     state, cohort = start(method, engine)
     state = method.round(state, cohort)
-    flows = _start(method.flow(engine.task)).repeat(3, 1)
+    flows = start_of(method.flow(engine.task)).repeat(3, 1)
     flows[1], flows[2, 0] = 0.0, torch.inf
     after = method._remember(state, cohort, torch.tensor([0, 1, 2]), flows)
     assert not torch.equal(after.signatures[0], state.signatures[0])
@@ -181,7 +182,7 @@ def test_a_centred_flow_is_sent_with_its_labels_means_and_learns_the_rest() -> N
     torch.testing.assert_close(flow, fcca()._fit(client(rest, y), rest, unit, 5)[0])
     eps = keys.normal(keys.key(2), 2, 500, 4)
     shape = method.flow(me.task)
-    theta = unvector(flow, _like(shape))
+    theta = unvector(flow, first_weights(shape))
     found = method.generate(me, eps, sent)["signature"]
     drawn = shape.inverse(theta, eps[0], torch.eye(3)[1].expand(500, 3)) + means[1]
     assert isinstance(found, Tensor)
@@ -190,10 +191,10 @@ def test_a_centred_flow_is_sent_with_its_labels_means_and_learns_the_rest() -> N
 
 def test_a_centred_flow_that_diverges_is_sent_as_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(self: FCCA, me: Client, z: Tensor, moments: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(_start(self.flow(me.task))), torch.tensor(False)
+        return torch.zeros_like(start_of(self.flow(me.task))), torch.tensor(False)
 
     monkeypatch.setattr(FCCA, "_fit", lost)
     y = torch.arange(12) % 3
     me = client(keys.normal(keys.key(1), 12, 4), y)
     flow, sent = fcca(centred=True)._describe(me, me.train.x, torch.stack([torch.zeros(4), torch.ones(4)]), 5)
-    assert not sent.any() and torch.equal(flow, _start(fcca().flow(me.task)))
+    assert not sent.any() and torch.equal(flow, start_of(fcca().flow(me.task)))
