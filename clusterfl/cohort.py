@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk, Reducer, join, length, take_rows
 from clusterfl.errors import NoReplies
 from clusterfl.keys import Key
-from clusterfl.message import Call, Chunk, Fields, Payload, Procedure, Reducer, join, length, take_rows
+from clusterfl.message import Fields, Payload, Procedure
 from clusterfl.task import Task
 from clusterfl.tree import Tree, nbytes
 

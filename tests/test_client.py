@@ -15,7 +15,8 @@ from clusterfl.engines import Serial, Stacked
 from clusterfl.methods import FedAvg
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
-from clusterfl.testing import assert_close, play, small_population, small_task
+from clusterfl.testing.compare import assert_close
+from clusterfl.testing.small import play, small_population, small_task
 
 TASK = Task(nn.Linear(1, 2), 2)
 

@@ -16,7 +16,7 @@ from clusterfl.engines import Flaky, Serial, Stacked, Wire
 from clusterfl.errors import ClientError, NoReplies
 from clusterfl.message import Kept, Labels, Loss, Payload, Statistic, Weight, on_client
 from clusterfl.method import Procedures
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 
 
 @dataclass(frozen=True)

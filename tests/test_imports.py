@@ -21,6 +21,7 @@ LAYERS: tuple[set[str], ...] = (
     {"task"},
     {"client"},
     {"message"},
+    {"call"},
     {"cohort"},
     {"method"},
     {"parts", "evaluate"},

@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Simulation
 from clusterfl.methods import METHODS, FedAvg
 from clusterfl.methods.ifca import IFCA
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
-from clusterfl.testing import CLIENTS, UNSEEN, assert_close, assert_equal, small_population, small_task
+from clusterfl.testing.compare import assert_close, assert_equal
+from clusterfl.testing.small import CLIENTS, UNSEEN, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10)
 POPULATION = small_population()

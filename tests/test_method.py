@@ -14,7 +14,7 @@ from clusterfl.method import Clusters, Registered, State, admitted, exchanged, l
 from clusterfl.methods import AWCFL, IFCA, MCFL, FedAvg, Local
 from clusterfl.parts.describe import Describe
 from clusterfl.parts.local import Losses, Train
-from clusterfl.testing import CLIENTS, small_population, small_task
+from clusterfl.testing.small import CLIENTS, small_population, small_task
 
 
 def test_classes_are_found_by_their_names_and_no_others() -> None:

@@ -16,7 +16,8 @@ from clusterfl.methods import FedAvg
 from clusterfl.models import build_model
 from clusterfl.models.dropout import KeyedDropout, dropping, key_dropouts
 from clusterfl.task import Task, mean
-from clusterfl.testing import assert_equal, small_population
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import small_population
 from clusterfl.tree import nbytes, row, rows
 
 

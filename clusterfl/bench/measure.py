@@ -19,7 +19,8 @@ from clusterfl import keys
 from clusterfl.bench.machine import load_per_core, peak_mb
 from clusterfl.bench.peers import Peers
 from clusterfl.bench.workloads import WORKLOADS, Workload, plain_loop, population
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines.auto import candidates, choose, describe, describe_plan, usable_cores
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.pool import Pool, _shared

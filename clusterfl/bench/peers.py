@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torch import multiprocessing as mp
 
 from clusterfl.bench.workloads import Workload, plain_loop, plain_module
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines.auto import usable_cores
 from clusterfl.tree import Tree
 

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
 from clusterfl.data.registry import load_source
+from clusterfl.data.shards import Shards
 from clusterfl.errors import DataError
 from clusterfl.models import build_model
 from clusterfl.models.layers import named

@@ -14,8 +14,9 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.data import partition, synthetic
 from clusterfl.data.config import DataConfig
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
 from clusterfl.data.registry import load_source
+from clusterfl.data.shards import Shards
 from clusterfl.data.shift import Shift, make_shift
 from clusterfl.data.source import Samples, Source, to_float
 from clusterfl.data.splits import SPLITS, Pool, assign_clusters, domain_rows, with_own_test

@@ -23,10 +23,11 @@ import torch
 from torch import nn
 
 from clusterfl import __version__, keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.call import Call
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines.chunks import Plan
 from clusterfl.engines.worker import Worker
-from clusterfl.message import Call
 from clusterfl.parts.local import SGD, Train
 from clusterfl.task import Task
 

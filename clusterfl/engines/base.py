@@ -8,10 +8,10 @@ from typing import Self
 
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk
 from clusterfl.cohort import Cohort, Spent, Traffic
 from clusterfl.data.population import Population
 from clusterfl.keys import Key
-from clusterfl.message import Call, Chunk
 from clusterfl.task import Task
 from clusterfl.tree import Tree
 

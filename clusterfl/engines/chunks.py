@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clusterfl.message import Call, Chunk, Fields, take_row, take_rows
+from clusterfl.call import Call, Chunk, take_row, take_rows
+from clusterfl.message import Fields
 from clusterfl.tree import Tree, stack
 
 SMALL = 32  # shards up to this length are stacked whatever their sizes: padding them costs next to nothing

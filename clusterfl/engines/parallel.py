@@ -21,13 +21,14 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk, join
 from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine, newly_kept, take_back
 from clusterfl.engines.blocks import Block, shared_memory
 from clusterfl.engines.chunks import Plan, in_order, stacking
 from clusterfl.engines.worker import Worker
 from clusterfl.errors import ClientError
-from clusterfl.message import Call, Chunk, Fields, join
+from clusterfl.message import Fields
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row
 

@@ -21,14 +21,15 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as mp
 
-from clusterfl.data.population import Population, Shards
+from clusterfl.call import Call, Chunk
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines.blocks import Block, Copied, own_memory, shared_memory, travelling
 from clusterfl.engines.chunks import Plan
 from clusterfl.engines.memory import keep_memory
 from clusterfl.engines.parallel import Gone, Job, Parallel, answer
 from clusterfl.engines.worker import Worker
 from clusterfl.errors import ClusterflError
-from clusterfl.message import Call, Chunk
 from clusterfl.task import Task
 
 log = logging.getLogger(__name__)

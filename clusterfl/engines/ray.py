@@ -18,7 +18,8 @@ from unittest.mock import patch
 
 import torch
 
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines.blocks import Block, own_memory
 from clusterfl.engines.chunks import Plan
 from clusterfl.engines.memory import keep_memory

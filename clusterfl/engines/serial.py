@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk
 from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine, newly_kept, take_back
 from clusterfl.engines.chunks import Plan
 from clusterfl.engines.worker import Worker
-from clusterfl.message import Call, Chunk
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk, take_row
 from clusterfl.data.population import Population
 from clusterfl.engines import codec
 from clusterfl.engines.chunks import stack_fields
 from clusterfl.engines.serial import Serial
-from clusterfl.message import Call, Chunk, Fields, take_row
+from clusterfl.message import Fields
 from clusterfl.method import Procedures, State
 from clusterfl.task import Task
 

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from clusterfl.call import Call, Chunk, check_reply, take_row, take_rows
 from clusterfl.client import Client, Shard, gather
 from clusterfl.cohort import one_thread
-from clusterfl.data.population import Shards
+from clusterfl.data.shards import Shards
 from clusterfl.engines.chunks import Plan, in_order, stack_fields, stacking
 from clusterfl.errors import ClientError
 from clusterfl.evaluate.procedures import row_scores
 from clusterfl.keys import fold_in
-from clusterfl.message import Call, Chunk, Fields, check_reply, take_row, take_rows
+from clusterfl.message import Fields
 from clusterfl.parts.private import check_hidden
 from clusterfl.task import Task
 from clusterfl.tree import Tree, row, stack

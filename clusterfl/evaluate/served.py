@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.call import Call
 from clusterfl.cohort import Engine
 from clusterfl.evaluate.procedures import FarScore, PersonalScore
 from clusterfl.evaluate.shared import score
 from clusterfl.evaluate.sums import Scores, columns_of, of_outputs, value_of
 from clusterfl.keys import Key
-from clusterfl.message import Call
 from clusterfl.method import Method, NotDefined, Served
 from clusterfl.scores import Metric
 from clusterfl.tree import Tree, rows, take

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clusterfl.cohort import Engine
-from clusterfl.data.population import Shards
+from clusterfl.data.shards import Shards
 from clusterfl.evaluate.sums import Scores, columns_of, of_outputs, values_of
 from clusterfl.scores import Metric
 from clusterfl.tree import Tree

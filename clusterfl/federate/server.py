@@ -16,7 +16,8 @@ import torch
 
 from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import codec
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.flower.engine import Exchange, Flower, Post, Seen

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines.base import BaseEngine
 from clusterfl.keys import Key
 from clusterfl.loop import Simulation

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Serial
 from clusterfl.errors import DataError
 from clusterfl.loop import Simulation

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from clusterfl.engines import Pool
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 
 
 @pytest.fixture(scope="module")

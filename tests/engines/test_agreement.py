@@ -15,7 +15,8 @@ from clusterfl.parts.local import SGD
 from clusterfl.parts.optimizers import Adam, AdamW
 from clusterfl.parts.schedules import Cosine
 from clusterfl.task import Task
-from clusterfl.testing import assert_close, assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_close, assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 from tests.engines.probe import IDS, RULE, Probe, cohort
 from tests.helpers import batch_norm_task
 

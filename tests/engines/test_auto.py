@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Plan, auto
 from clusterfl.engines.auto import candidates, choose, describe_plan
 from clusterfl.engines.config import EngineConfig
 from clusterfl.engines.make import Load, resolve
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 
 RULE = SGD(lr=0.1, batch=10)
 

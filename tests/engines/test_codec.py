@@ -23,7 +23,7 @@ from clusterfl.engines import codec
 from clusterfl.method import Clusters, Registered, State
 from clusterfl.methods import IFCA
 from clusterfl.parts.local import SGD
-from clusterfl.testing import assert_equal
+from clusterfl.testing.compare import assert_equal
 
 DTYPES = [
     torch.float32,

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from clusterfl import keys
+from clusterfl.call import Call
 from clusterfl.engines import Plan, Pool, Serial, parallel
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.blocks import own_memory
@@ -21,13 +22,13 @@ from clusterfl.engines.pool import _slots_each
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import ClientError
 from clusterfl.evaluate.served import evaluate
-from clusterfl.message import Call
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
 from clusterfl.parts.local import Train
-from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import Tree, concat
 from tests.engines.probe import IDS, RULE, Probe, cohort
 

@@ -20,7 +20,8 @@ from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.ifca import IFCA
 from clusterfl.parts.local import SGD
 from clusterfl.runs.setup import prepare
-from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 
 ray = pytest.importorskip("ray", reason="the ray engine needs the extra: pip install 'clusterfl[ray]'")
 

@@ -7,7 +7,8 @@ import torch
 from clusterfl import keys
 from clusterfl.engines import Serial, Wire
 from clusterfl.methods.fedavg import FedAvg
-from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 from tests.engines.probe import RULE, cohort
 
 

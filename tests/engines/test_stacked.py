@@ -7,15 +7,17 @@ import torch
 from torch import nn
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.call import Call
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Plan, Serial, Stacked
 from clusterfl.engines.chunks import stacking
-from clusterfl.message import Call
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.ifca import IFCA
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
-from clusterfl.testing import assert_close, play, small_task
+from clusterfl.testing.compare import assert_close
+from clusterfl.testing.small import play, small_task
 from tests.engines.probe import RULE, Probe
 
 

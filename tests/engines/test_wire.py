@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterfl.engines import Wire
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 from tests.engines.probe import Probe, cohort
 
 

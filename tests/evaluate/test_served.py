@@ -17,7 +17,8 @@ from clusterfl.methods import IFCA, FedPer, Local
 from clusterfl.parts.local import SGD
 from clusterfl.scores import Metric
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 from clusterfl.tree import concat, row
 
 POPULATION, TASK = small_population(), small_task()

@@ -7,12 +7,14 @@ import torch
 from torch import nn
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Serial, Stacked
 from clusterfl.evaluate.procedures import row_scores
 from clusterfl.evaluate.shared import score
 from clusterfl.scores import Metric
-from clusterfl.testing import CLIENTS, assert_close, small_population, small_task
+from clusterfl.testing.compare import assert_close
+from clusterfl.testing.small import CLIENTS, small_population, small_task
 from clusterfl.tree import row
 
 POPULATION, TASK = small_population(), small_task()

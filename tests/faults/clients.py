@@ -21,7 +21,9 @@ from clusterfl.method import Method
 from clusterfl.methods import IFCA, METHODS, FedAvg
 from clusterfl.parts.local import SGD
 from clusterfl.record import Outcome, Schedule
-from clusterfl.testing import CLASSES, WIDTH, check_same, small_population, tensors
+from clusterfl.testing import check_same
+from clusterfl.testing.compare import tensors
+from clusterfl.testing.small import CLASSES, WIDTH, small_population
 from tests.methods.small import LOCAL, small_method
 
 from .common import Tally, task_for, with_clients

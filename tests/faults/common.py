@@ -20,10 +20,11 @@ from typing import Any
 import torch
 
 from clusterfl.config import CheckpointConfig
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.runs.checkpoint import Checkpoints
 from clusterfl.task import Task
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 
 TESTS = Path(__file__).parent.parent
 

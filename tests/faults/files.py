@@ -33,7 +33,7 @@ from clusterfl.loop import Simulation
 from clusterfl.record import Schedule
 from clusterfl.runs.checkpoint import CheckpointError, Snapshot, read_snapshot
 from clusterfl.runs.model_files import load_models, load_modules
-from clusterfl.testing import small_population
+from clusterfl.testing.small import small_population
 from tests.methods.small import small_method
 
 from .common import Tally, saver, task_for

@@ -26,7 +26,8 @@ from clusterfl.methods import FCCA, FedPer, Local
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.runs.checkpoint import read_snapshot
-from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import is_finite
 from tests.methods.small import SETTINGS, small_method
 

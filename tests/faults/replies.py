@@ -16,6 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk, take_rows
 from clusterfl.engines import Flaky, Serial, Wire, codec
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.chunks import in_order
@@ -24,11 +25,12 @@ from clusterfl.engines.wrappers import Wrapper
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.errors import NoReplies
 from clusterfl.loop import Simulation
-from clusterfl.message import Call, Chunk, Fields, take_rows
+from clusterfl.message import Fields
 from clusterfl.methods import IFCA, FedAvg
 from clusterfl.parts.aggregate import Krum, Mean, Median, MultiKrum, Rule, Trimmed
 from clusterfl.record import Schedule
-from clusterfl.testing import CLIENTS, assert_equal, play, small_population, small_task, tensors
+from clusterfl.testing.compare import assert_equal, tensors
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 from tests.methods.small import LOCAL, small_method
 
 from .common import Tally, task_for

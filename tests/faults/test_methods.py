@@ -18,7 +18,8 @@ from clusterfl.message import Kept
 from clusterfl.method import exchanged
 from clusterfl.methods import METHODS
 from clusterfl.record import Schedule
-from clusterfl.testing import assert_equal, play, small_population
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population
 from tests.methods.small import small_method
 
 from .common import saver, task_for

@@ -16,7 +16,7 @@ from clusterfl.engines import Serial, codec
 from clusterfl.loop import Simulation
 from clusterfl.record import Schedule
 from clusterfl.runs.checkpoint import newest_snapshot
-from clusterfl.testing import small_population
+from clusterfl.testing.small import small_population
 from tests.methods.small import small_method
 
 from .common import Tally, assert_ok, command, launcher, saver, task_for

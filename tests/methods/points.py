@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
 

@@ -13,7 +13,9 @@ from clusterfl.config import Config
 from clusterfl.engines import Serial
 from clusterfl.methods import AWCFL, CFL, FLHC, IFCA, MCFL, FedAvg
 from clusterfl.methods.awcfl import mix
-from clusterfl.testing import CLIENTS, assert_equal, check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 from clusterfl.tree import row
 
 from .points import LOCAL, TARGETS, TRUTH, point_task, points

@@ -21,7 +21,7 @@ from clusterfl.models import build_model
 from clusterfl.parts.sketch import Moves
 from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
-from clusterfl.testing import play, small_population, small_task
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import repeat
 
 from .points import LOCAL, TARGETS, TRUTH, point_task, points

@@ -40,7 +40,9 @@ from clusterfl.methods import (
     PerFedAvg,
 )
 from clusterfl.parts.aggregate import Median
-from clusterfl.testing import _check_sums, check_method, check_same, play, small_population, small_task
+from clusterfl.testing import check_method, check_same
+from clusterfl.testing.small import play, small_population, small_task
+from clusterfl.testing.wrapped import check_sums
 
 from .small import LOCAL, SPLITTING, small_method
 
@@ -165,7 +167,7 @@ SUMS += [AWCFL(base=IFCA(k=2, start="independent"))]
 @pytest.mark.parametrize("method", SUMS, ids=lambda m: m.name)
 def test_methods_of_sums_alone_are_the_same_where_single_replies_are_masked(method: Any) -> None:
     assert method.only_sums()
-    _check_sums(replace(method, local=LOCAL) if hasattr(method, "local") else method, small_task(), small_population())
+    check_sums(replace(method, local=LOCAL) if hasattr(method, "local") else method, small_task(), small_population())
 
 
 def test_no_other_method_says_so() -> None:
@@ -184,4 +186,4 @@ class Boasting(CFL):
 
 def test_a_method_that_looks_at_single_replies_is_found_out() -> None:
     with pytest.raises(AssertionError, match="boasting: with single replies masked"):
-        _check_sums(Boasting(local=LOCAL), small_task(), small_population())
+        check_sums(Boasting(local=LOCAL), small_task(), small_population())

@@ -15,7 +15,8 @@ from clusterfl.parts.aggregate import Median
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import check_method, check_same, play, small_population, small_task
+from clusterfl.testing import check_method, check_same
+from clusterfl.testing.small import play, small_population, small_task
 
 from .points import TARGETS, TRUTH, point_task, points
 from .small import LOCAL

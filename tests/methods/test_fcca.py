@@ -16,7 +16,9 @@ from clusterfl.methods.fcca import FCCA
 from clusterfl.metrics import clustering
 from clusterfl.parts.local import Train
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, assert_equal, check_method, play, small_population, small_task
+from clusterfl.testing import check_method
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 from clusterfl.tree import row
 
 from .small_fcca import LOCAL, digits, fcca, start

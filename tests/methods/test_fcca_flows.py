@@ -17,7 +17,7 @@ from clusterfl.methods.fcca import FCCA
 from clusterfl.parts.flows import draw_labels, first_weights, projection, start_of
 from clusterfl.parts.similarity import signature, similarity
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, small_population, small_task
+from clusterfl.testing.small import CLIENTS, small_population, small_task
 from clusterfl.tree import Tree, row, unvector
 
 from .small_fcca import digits, fcca, start

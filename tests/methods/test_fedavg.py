@@ -12,7 +12,7 @@ from clusterfl.method import Single
 from clusterfl.methods import FedAvg
 from clusterfl.parts.local import SGD, Train
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, small_population
+from clusterfl.testing.small import CLIENTS, small_population
 
 LOCAL = SGD(lr=0.1, batch=8)
 

@@ -11,7 +11,8 @@ from clusterfl.evaluate.served import evaluate
 from clusterfl.evaluate.shared import score
 from clusterfl.methods import FedAvg, FedAvgFT
 from clusterfl.parts.local import SGD
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Flaky, Serial
 from clusterfl.methods import FedDANE, FedProx, FedSGD
 from clusterfl.parts.local import SGD
-from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 
 
 def test_one_full_step_is_fedsgd() -> None:

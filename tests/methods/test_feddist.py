@@ -10,7 +10,8 @@ from clusterfl.engines import Serial
 from clusterfl.methods import FedAvg, FedDist, FedDWS
 from clusterfl.parts.local import SGD, Train
 from clusterfl.parts.start import first_net
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 

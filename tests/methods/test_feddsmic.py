@@ -23,7 +23,9 @@ from clusterfl.parts.local import SGD
 from clusterfl.parts.start import first_net
 from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
-from clusterfl.testing import assert_equal, check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import repeat, row
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)

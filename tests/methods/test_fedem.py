@@ -21,7 +21,8 @@ from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.runs.admission import admit
 from clusterfl.task import Task
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import row
 
 from .small import LOCAL

@@ -18,7 +18,7 @@ from clusterfl.parts.holdout import hold_out
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import play, small_population, small_task
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import flat, stack, vector
 
 STILL = SGD(lr=0.0, batch=10)  # what comes back is the mix itself

@@ -13,7 +13,8 @@ from clusterfl.methods import FedAvg, FedGWC
 from clusterfl.methods.fedgwc import Interactions, best_parts, kernel, rewards
 from clusterfl.metrics import clustering
 from clusterfl.parts.local import SGD, eval_loss
-from clusterfl.testing import assert_close, play, small_population, small_task
+from clusterfl.testing.compare import assert_close
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import row
 
 from .small import LOCAL

@@ -13,7 +13,8 @@ from clusterfl.methods import FedAvg, FedPer
 from clusterfl.methods.fedper import tail
 from clusterfl.parts.local import SGD
 from clusterfl.parts.start import first_net
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import nbytes
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)

@@ -8,12 +8,14 @@ from torch import nn
 from torch.func import functional_call
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Serial
 from clusterfl.methods import FedAvg, FedProx
 from clusterfl.parts.local import SGD
 from clusterfl.parts.start import first_net
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=2, momentum=0.5)
 

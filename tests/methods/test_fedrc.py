@@ -18,7 +18,7 @@ from clusterfl.parts.local import SGD
 from clusterfl.parts.mixture import e_step, m_step
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import play, small_population, small_task
+from clusterfl.testing.small import play, small_population, small_task
 
 from .small import LOCAL
 

@@ -8,13 +8,14 @@ from torch import nn
 from torch.func import functional_call
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Serial, Stacked
 from clusterfl.methods import FedSGD
 from clusterfl.parts.local import SGD
 from clusterfl.parts.start import first_net
 from clusterfl.task import Task
-from clusterfl.testing import play, small_population, small_task
+from clusterfl.testing.small import play, small_population, small_task
 
 
 @pytest.mark.parametrize("engine", [Serial, Stacked])

@@ -21,7 +21,9 @@ from clusterfl.parts.match import chain, permuted
 from clusterfl.parts.start import first_net
 from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, assert_equal, check_method, check_same, play, small_population, small_task
+from clusterfl.testing import check_method, check_same
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 from clusterfl.tree import Tree, flat, repeat, row, stack
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)

@@ -14,7 +14,8 @@ from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 
 from .points import LOCAL, TARGETS, TRUTH, point_task, points
 

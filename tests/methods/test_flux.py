@@ -21,7 +21,8 @@ from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 
 from .small import LOCAL
 

@@ -15,7 +15,8 @@ from clusterfl.parts.local import SGD
 from clusterfl.parts.server_optimizer import adam_towards, no_moments
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import check_method, check_same, play, small_population, small_task
+from clusterfl.testing import check_method, check_same
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import row
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)

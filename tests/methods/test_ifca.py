@@ -10,7 +10,7 @@ from clusterfl.engines import Serial, Stacked
 from clusterfl.method import Clusters
 from clusterfl.methods import IFCA
 from clusterfl.parts.local import SGD
-from clusterfl.testing import CLIENTS, UNSEEN, small_population, small_task
+from clusterfl.testing.small import CLIENTS, UNSEEN, small_population, small_task
 from clusterfl.tree import row
 
 LOCAL = SGD(lr=0.05, batch=10)

@@ -21,7 +21,8 @@ from clusterfl.metrics import clustering
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, check_method, check_same, play, small_population, small_task
+from clusterfl.testing import check_method, check_same
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 
 from .small import LOCAL
 

@@ -7,7 +7,7 @@ import torch
 from clusterfl.engines import Serial
 from clusterfl.methods import AWCFL, KMeans
 from clusterfl.metrics import clustering
-from clusterfl.testing import play, small_population, small_task
+from clusterfl.testing.small import play, small_population, small_task
 
 from .small import LOCAL
 

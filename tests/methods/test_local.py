@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from clusterfl import keys
+from clusterfl.call import Call
 from clusterfl.engines import Flaky, Serial
 from clusterfl.loop import Simulation
-from clusterfl.message import Call
 from clusterfl.methods import Local
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.record import Schedule
-from clusterfl.testing import CLIENTS, UNSEEN, assert_equal, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLIENTS, UNSEEN, small_population, small_task
 from clusterfl.tree import Tree
 
 LOCAL = Local(local=SGD(lr=0.1, batch=10, lr_decay=0.5))

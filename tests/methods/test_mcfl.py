@@ -11,7 +11,8 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.evaluate.served import evaluate, personal_models
 from clusterfl.loop import Simulation
@@ -22,7 +23,8 @@ from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
 from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
-from clusterfl.testing import CLIENTS, check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 from clusterfl.tree import concat
 
 LOCAL = SGD(lr=0.1, batch=10)

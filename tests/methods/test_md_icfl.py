@@ -24,7 +24,9 @@ from clusterfl.parts.local import SGD, Train
 from clusterfl.parts.pseudo import search
 from clusterfl.record import Outcome, Schedule
 from clusterfl.task import Task
-from clusterfl.testing import CLASSES, CLIENTS, assert_equal, check_method, play, small_population, small_task
+from clusterfl.testing import check_method
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLASSES, CLIENTS, play, small_population, small_task
 from clusterfl.tree import row, take
 from tests.helpers import alone, by_hand
 

@@ -11,17 +11,18 @@ import pytest
 import torch
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk
 from clusterfl.data.population import Population
 from clusterfl.engines import Serial, Wire, codec
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers import Wrapper
 from clusterfl.errors import NoReplies
-from clusterfl.message import Call, Chunk
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
-from clusterfl.testing import CLASSES, CLIENTS, assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLASSES, CLIENTS, play, small_population, small_task
 from clusterfl.tree import take
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)

@@ -10,7 +10,8 @@ import torch
 
 from clusterfl import keys
 from clusterfl.data import DataConfig, build
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Simulation
 from clusterfl.methods import PACFL, FedAvg
@@ -20,7 +21,8 @@ from clusterfl.models import build_model
 from clusterfl.parts.hierarchy import merge
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 
 from .small import LOCAL
 

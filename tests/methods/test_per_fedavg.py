@@ -8,14 +8,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Serial
 from clusterfl.evaluate.served import evaluate
 from clusterfl.evaluate.shared import score
 from clusterfl.methods import FedAvg, PerFedAvg
 from clusterfl.parts.local import SGD
 from clusterfl.parts.start import first_net
-from clusterfl.testing import check_same, play, small_population, small_task
+from clusterfl.testing import check_same
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import Tree, vector
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1, momentum=0.5)

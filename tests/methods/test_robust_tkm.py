@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.engines.wrappers import Wrapper
 from clusterfl.loop import Simulation
-from clusterfl.message import Call, Chunk
 from clusterfl.method import Single
 from clusterfl.methods import FedAvg, RobustTKM
 from clusterfl.metrics import clustering
@@ -21,7 +21,8 @@ from clusterfl.parts.aggregate import Mean, Median, Rule
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.task import Task
-from clusterfl.testing import assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import row
 
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk
 from clusterfl.engines import Serial
 from clusterfl.engines.wrappers import Wrapper
-from clusterfl.message import Call, Chunk
 from clusterfl.methods import IFCA, FedAvg, RobustTKM
 from clusterfl.parts.aggregate import (
     CombineBy,
@@ -30,7 +30,8 @@ from clusterfl.parts.aggregate import (
 )
 from clusterfl.parts.local import SGD
 from clusterfl.parts.robust import median
-from clusterfl.testing import check_method, play, small_population, small_task
+from clusterfl.testing import check_method
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import Tree, repeat, row
 
 from .stacks import models

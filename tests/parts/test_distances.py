@@ -10,7 +10,7 @@ from scipy.stats import entropy
 
 from clusterfl import keys
 from clusterfl.parts.distances import COLUMNS, class_distance, kl_divergence, outputs, squared_distances
-from clusterfl.testing import CLASSES, small_task
+from clusterfl.testing.small import CLASSES, small_task
 from clusterfl.tree import row
 from tests.helpers import by_hand
 

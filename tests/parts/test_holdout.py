@@ -8,7 +8,7 @@ import torch
 from clusterfl import keys
 from clusterfl.client import Client, Shard
 from clusterfl.parts.holdout import hold_out
-from clusterfl.testing import small_task
+from clusterfl.testing.small import small_task
 
 
 def client(n: int, round_key: int = 0) -> Client:

@@ -9,7 +9,7 @@ from clusterfl import keys
 from clusterfl.engines import Serial, Stacked
 from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.parts.labels import label_ratios
-from clusterfl.testing import CLASSES, CLIENTS, small_population, small_task
+from clusterfl.testing.small import CLASSES, CLIENTS, small_population, small_task
 from tests.helpers import alone
 
 KEY = keys.key(5)

@@ -19,7 +19,8 @@ from clusterfl.parts.local import SGD, clipped, eval_loss, full_gradient, gradie
 from clusterfl.parts.optimizers import Adam, AdamW, PlainSGD
 from clusterfl.parts.schedules import Cosine, Step, WarmUp
 from clusterfl.task import Task
-from clusterfl.testing import CLASSES, WIDTH, assert_close, assert_equal, small_population, small_task
+from clusterfl.testing.compare import assert_close, assert_equal
+from clusterfl.testing.small import CLASSES, WIDTH, small_population, small_task
 from clusterfl.tree import row
 from tests.helpers import batch_norm_task
 

@@ -11,7 +11,7 @@ from clusterfl.client import Batch, Client, Shard
 from clusterfl.parts.local import SGD, gradient, sgd
 from clusterfl.parts.maml import first_order, hessian_free
 from clusterfl.task import Task
-from clusterfl.testing import CLASSES, WIDTH, small_task
+from clusterfl.testing.small import CLASSES, WIDTH, small_task
 from clusterfl.tree import Tree
 
 RULE = SGD(lr=0.1, batch=8, steps=3)

@@ -11,7 +11,7 @@ from clusterfl.engines import Serial, Stacked
 from clusterfl.parts.local import SGD, losses, sgd
 from clusterfl.parts.mixture import e_step, fit_pi, m_step, sample_losses, train_mixture
 from clusterfl.task import Task
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 from clusterfl.tree import row
 
 from ..helpers import batch_norm_task

@@ -21,7 +21,8 @@ from clusterfl.models.layers import dense
 from clusterfl.parts import perceptron
 from clusterfl.parts.local import SGD, Losses
 from clusterfl.task import Task
-from clusterfl.testing import Kind, assert_close, play, small_population
+from clusterfl.testing.compare import assert_close
+from clusterfl.testing.small import Kind, play, small_population
 from clusterfl.tree import row
 
 

@@ -10,7 +10,7 @@ from clusterfl.parts.adam import gradient_of
 from clusterfl.parts.distances import outputs
 from clusterfl.parts.pseudo import BackSearch, GeneratorSearch, Prior, search
 from clusterfl.task import Task
-from clusterfl.testing import CLASSES, small_task
+from clusterfl.testing.small import CLASSES, small_task
 from clusterfl.tree import Tree
 from tests.helpers import alone
 

@@ -21,7 +21,8 @@ from clusterfl.metrics import clustering
 from clusterfl.parts.local import SGD
 from clusterfl.parts.start import Start
 from clusterfl.task import Task
-from clusterfl.testing import assert_equal, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import small_population, small_task
 
 RULE = SGD(lr=0.1, batch=20, steps=20)
 STRATEGIES = [

@@ -16,7 +16,7 @@ from clusterfl.methods.md_icfl import MDICFL
 from clusterfl.parts.local import SGD
 from clusterfl.report import pseudo as report
 from clusterfl.task import Task
-from clusterfl.testing import play
+from clusterfl.testing.small import play
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

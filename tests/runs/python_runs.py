@@ -12,7 +12,7 @@ from clusterfl.callback import Callback, Moment, Stop
 from clusterfl.methods import IFCA
 from clusterfl.parts.local import SGD
 from clusterfl.record import Outcome
-from clusterfl.testing import CLASSES, WIDTH, small_population
+from clusterfl.testing.small import CLASSES, WIDTH, small_population
 
 LOCAL = SGD(lr=0.1, batch=10)
 

@@ -19,7 +19,8 @@ from clusterfl.method import Single
 from clusterfl.methods import IFCA, FedPer
 from clusterfl.record import Record, Schedule
 from clusterfl.runs.checkpoint import CheckpointError, Checkpoints, Entry, newest_snapshot, read_snapshot
-from clusterfl.testing import assert_equal, small_population, small_task
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import small_population, small_task
 from tests.engines.wrappers.exchanges import ALONE, RULE, private
 
 METHOD = FedPer(local=RULE)  # clients keep their heads

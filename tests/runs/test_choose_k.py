@@ -14,7 +14,7 @@ from clusterfl.engines import Serial, Stacked
 from clusterfl.parts.local import SGD
 from clusterfl.runs.choose_k import View, advise, choose_k, half, prediction_strength
 from clusterfl.runs.choose_k_fesem import choose_by_fesem, held_out
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 
 ROOT_CONFIG = ["--set", "data.unseen=0"]
 

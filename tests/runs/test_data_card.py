@@ -11,7 +11,7 @@ from clusterfl.config import Config
 from clusterfl.errors import ConfigError, DataError
 from clusterfl.methods import IFCA, FedAvg
 from clusterfl.runs.data_card import check_rebuildable, read_data_card
-from clusterfl.testing import small_population
+from clusterfl.testing.small import small_population
 from tests.folders import contents
 from tests.hospitals import NAMES, hospital_run
 from tests.runs.python_runs import LOCAL, module, run

@@ -14,7 +14,7 @@ from clusterfl.commands.app import app
 from clusterfl.engines.wrappers.accounting import epsilon
 from clusterfl.errors import DataError
 from clusterfl.runs.ledger import LedgerFile
-from clusterfl.testing import CLIENTS, play
+from clusterfl.testing.small import CLIENTS, play
 from tests.engines.wrappers.exchanges import ALONE, IDS, private
 
 pytest.importorskip("dp_accounting")

@@ -19,7 +19,8 @@ from clusterfl.config import CheckpointConfig, Config
 from clusterfl.errors import ConfigError
 from clusterfl.methods import FedAvg
 from clusterfl.runs.checkpoint import CheckpointError
-from clusterfl.testing import CLASSES, WIDTH, assert_equal, small_population
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLASSES, WIDTH, small_population
 from tests.folders import contents, rounds_of
 from tests.processes import ended, python
 from tests.runs.python_runs import LOCAL, METHOD, Stopping, Watching, module, run

@@ -21,7 +21,8 @@ from clusterfl.loop import Simulation
 from clusterfl.methods import FedAvg, FedPer
 from clusterfl.parts.local import SGD
 from clusterfl.runs import run as runner
-from clusterfl.testing import CLASSES, CLIENTS, WIDTH, assert_equal, small_population
+from clusterfl.testing.compare import assert_equal
+from clusterfl.testing.small import CLASSES, CLIENTS, WIDTH, small_population
 from tests.folders import contents, rounds_of, summary_of
 from tests.processes import ended, python
 from tests.runs.python_runs import LOCAL, METHOD, Stopping, Watching, module, run

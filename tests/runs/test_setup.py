@@ -17,7 +17,7 @@ from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.engines.wrappers.privacy import Private
 from clusterfl.errors import ClusterflError, ConfigError, DataError
 from clusterfl.runs.setup import prepare
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 
 
 def test_the_resolved_config_comes_back() -> None:

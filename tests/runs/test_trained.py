@@ -16,7 +16,7 @@ from clusterfl.config import Config
 from clusterfl.errors import ConfigError, DataError
 from clusterfl.methods import FedPer
 from clusterfl.runs.model_files import file_name
-from clusterfl.testing import CLASSES, WIDTH, small_population
+from clusterfl.testing.small import CLASSES, WIDTH, small_population
 from tests.hospitals import NAMES, hospital_run
 from tests.runs.python_runs import LOCAL, module, run
 

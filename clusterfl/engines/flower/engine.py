@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk, take_row
 from clusterfl.data.population import Population
 from clusterfl.engines import codec
 from clusterfl.engines.base import BaseEngine
@@ -33,7 +34,7 @@ from clusterfl.engines.flower.messages import (
 from clusterfl.engines.worker import Worker
 from clusterfl.errors import ClusterflError, NoReplies
 from clusterfl.fields import above, at_least, option
-from clusterfl.message import Call, Chunk, Fields, take_row
+from clusterfl.message import Fields
 from clusterfl.task import Task
 from clusterfl.tree import Tree
 

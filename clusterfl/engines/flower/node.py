@@ -11,7 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from clusterfl.data.population import Population, Shards
+from clusterfl.call import Call, take_row
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import codec
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.chunks import stack_fields
@@ -32,7 +34,6 @@ from clusterfl.engines.serial import Serial
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.errors import ClientError, ClusterflError, DataError
 from clusterfl.evaluate.procedures import row_scores
-from clusterfl.message import Call, take_row
 from clusterfl.models import build_model
 from clusterfl.outside import is_outside
 from clusterfl.task import Task

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk
 from clusterfl.cohort import Spent
 from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine
-from clusterfl.message import Call, Chunk
 from clusterfl.tree import Tree
 
 

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.call import Call, Chunk
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers.updates import Changing, Parts, norms, put, scaled, updates
 from clusterfl.errors import ConfigError
 from clusterfl.fields import option
 from clusterfl.keys import Key
-from clusterfl.message import Call, Chunk
 
 
 @dataclass(frozen=True)

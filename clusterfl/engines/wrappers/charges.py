@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from clusterfl.call import Call
 from clusterfl.engines.wrappers.accounting import Cost
-from clusterfl.message import Call
 from clusterfl.tree import Tree
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from clusterfl.call import Call, Chunk
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers.updates import Changing, norms, put, scaled, updates
-from clusterfl.message import Call, Chunk
 
 
 class Clip(Changing):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterfl.message import Call, Declaration, Fields, Gradient, Kept, Labels, Model, Statistic, tensors_of
+from clusterfl.call import Call, tensors_of
+from clusterfl.message import Declaration, Fields, Gradient, Kept, Labels, Model, Statistic
 from clusterfl.task import Task
 
 

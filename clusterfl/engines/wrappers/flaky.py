@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers import Wrapper
-from clusterfl.message import Call, Chunk
 
 
 class Flaky(Wrapper):

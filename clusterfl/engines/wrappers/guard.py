@@ -16,10 +16,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk, length, take_row, take_rows, tensors_of
 from clusterfl.client import Client, Shard
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers import Wrapper
-from clusterfl.message import Call, Chunk, Cluster, Fields, Payload, Weight, length, take_row, take_rows, tensors_of
+from clusterfl.message import Cluster, Fields, Payload, Weight
 from clusterfl.tree import is_finite
 
 log = logging.getLogger(__name__)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk, tensors_of
 from clusterfl.cohort import Spent
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers.accounting import Cost
@@ -34,7 +35,7 @@ from clusterfl.engines.wrappers.coverage import Coverage, bounded, coverage
 from clusterfl.engines.wrappers.updates import Changing, Parts, norms, origin_of, put, scaled, updates
 from clusterfl.errors import ConfigError
 from clusterfl.fields import one_of, option
-from clusterfl.message import Call, Chunk, Fields, Model, Weight, tensors_of
+from clusterfl.message import Fields, Model, Weight
 from clusterfl.parts.local import SGD
 from clusterfl.parts.private import PrivateSGD, rules_of
 from clusterfl.task import Task

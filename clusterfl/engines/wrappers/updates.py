@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clusterfl.call import Call, Chunk, take_rows
 from clusterfl.engines.wrappers import Wrapper
-from clusterfl.message import Call, Chunk, Fields, Gradient, Model, take_rows
+from clusterfl.message import Fields, Gradient, Model
 from clusterfl.task import Task
 from clusterfl.tree import Tree, take
 

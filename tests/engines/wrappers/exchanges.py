@@ -18,7 +18,7 @@ from clusterfl.message import Cluster, Model, Payload, Procedure, Weight, on_cli
 from clusterfl.method import Procedures
 from clusterfl.methods import FedAvg
 from clusterfl.parts.local import SGD, losses, sgd
-from clusterfl.testing import CLIENTS, small_population, small_task
+from clusterfl.testing.small import CLIENTS, small_population, small_task
 from clusterfl.tree import Tree, pick
 
 RULE = SGD(lr=0.1, batch=10)

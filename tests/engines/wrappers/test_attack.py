@@ -13,7 +13,8 @@ from clusterfl.engines import Plan, Pool, Serial, Stacked, Wire
 from clusterfl.engines.wrappers.attack import Attack, AttackConfig, attackers, flip_labels
 from clusterfl.errors import ConfigError
 from clusterfl.methods import IFCA, FedAvg, FedPer, FedSGD
-from clusterfl.testing import CLIENTS, assert_close, assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_close, assert_equal
+from clusterfl.testing.small import CLIENTS, play, small_population, small_task
 from tests.engines.wrappers.exchanges import BOTH, BOTH_CHOOSING, IDS, RULE, flatten
 
 LIARS = torch.tensor([1, 4, 7])

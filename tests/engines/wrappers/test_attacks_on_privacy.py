@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from clusterfl import keys
-from clusterfl.data.population import Population, Shards
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Serial, Stacked
 from clusterfl.engines.wrappers.accounting import epsilon
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.methods import IFCA, FedAvg
 from clusterfl.parts.local import SGD
 from clusterfl.task import Task
-from clusterfl.testing import CLASSES, WIDTH, small_population
+from clusterfl.testing.small import CLASSES, WIDTH, small_population
 from tests.engines.wrappers.exchanges import flatten
 
 pytest.importorskip("dp_accounting")

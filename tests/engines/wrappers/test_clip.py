@@ -11,7 +11,7 @@ from clusterfl import keys
 from clusterfl.engines import Serial, Stacked, Wire
 from clusterfl.engines.wrappers.clip import Clip
 from clusterfl.methods import FedAvg, FedSGD
-from clusterfl.testing import CLIENTS, small_population, small_task
+from clusterfl.testing.small import CLIENTS, small_population, small_task
 
 from .exchanges import BOTH, BOTH_CHOOSING, IDS, RULE, Usual, flatten, moved
 

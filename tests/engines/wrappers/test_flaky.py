@@ -7,7 +7,7 @@ import torch
 
 from clusterfl.engines import Flaky, Serial
 from clusterfl.errors import NoReplies
-from clusterfl.testing import small_population, small_task
+from clusterfl.testing.small import small_population, small_task
 from tests.engines.probe import Probe, cohort
 
 

@@ -11,18 +11,20 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk
 from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers import Wrapper
 from clusterfl.engines.wrappers.guard import Guard, finite
 from clusterfl.errors import NoReplies
-from clusterfl.message import Call, Chunk, Fields
+from clusterfl.message import Fields
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedper import FedPer
 from clusterfl.methods.ifca import IFCA
 from clusterfl.methods.local import Local
 from clusterfl.parts.local import SGD
-from clusterfl.testing import assert_close, assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_close, assert_equal
+from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import is_finite
 from tests.engines.probe import RULE, cohort
 from tests.engines.wrappers.exchanges import Unusual

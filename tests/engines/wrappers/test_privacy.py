@@ -34,7 +34,8 @@ from clusterfl.methods import FCCA, IFCA, FedAvg, FedDANE, FedProx, FedSGD, Loca
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.runs.setup import prepare
 from clusterfl.task import Task
-from clusterfl.testing import CLASSES, CLIENTS, assert_close, assert_equal, play, small_population, small_task
+from clusterfl.testing.compare import assert_close, assert_equal
+from clusterfl.testing.small import CLASSES, CLIENTS, play, small_population, small_task
 from clusterfl.tree import Tree
 from tests.engines.wrappers.exchanges import ALONE, BOTH, BOTH_CHOOSING, IDS, PRIVACY, RULE, private
 
