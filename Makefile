@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # one thread per process: clusterfl works in parallel across clients, not inside a matrix product
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-flower faults lint docs
+.PHONY: setup demo test test-flower faults lint docs listing
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# what `clusterfl methods`, `models` and `datasets` say without loading PyTorch; after a change to any of them
+listing: $(READY)
+	$(BIN)/python -m clusterfl.commands.about
 
 # the site into site/, strictly; it opens from disk
 docs: $(READY)

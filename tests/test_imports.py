@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "clusterfl"
 
 # low to high: a module may import what is on lower lines and what is in its own room, and nothing else
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "fields", "keys", "lazy", "tree"},  # values
+    {"errors", "fields", "keys", "lazy", "tree", "data_root"},  # values
     {"outside", "losses"},
     {"models", "data", "scores"},
     {"metrics"},

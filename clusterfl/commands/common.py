@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 if TYPE_CHECKING:
@@ -33,9 +38,25 @@ class Standard(logging.Handler):
 
 
 def set_logging(verbose: int, quiet: bool = False) -> None:
+    """Log lines to standard error; and a word there, unless nothing is to be said, before PyTorch is loaded."""
     level = logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", handlers=[Standard()], force=True)
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    if not quiet and "torch" not in sys.modules:
+        typer.echo(f"{click.get_current_context().info_name}: loading PyTorch …", err=True)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Work of many runs, each kept as it ends: an interrupt says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        words = [word for word in sys.argv[1:] if word != "--force"]  # which would begin anew
+        typer.echo("interrupted; what is finished is kept", err=True)
+        again = shlex.join(["clusterfl", *words])
+        typer.echo(f"go on with: {again}", err=True)
+        raise typer.Exit(130) from None
 
 
 def say_json(value: Any) -> None:

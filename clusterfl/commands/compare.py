@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json as jsonlib
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,11 +23,15 @@ from clusterfl.commands.common import (
     check_report,
     draw,
     picture,
+    resumable,
     say_json,
     say_report,
     set_logging,
 )
 from clusterfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterfl.callback import Callback
 
 ALWAYS = ("local", "fedavg")  # a table without them says little
 
@@ -92,18 +97,15 @@ def compare(
         check_report()
     folder = out or Path("runs") / f"compare-{config.stem if config else 'demo'}"
     check_free(folder, base, force=force)
-    with exclusive(folder), withdrawn_unless_begun(folder), display(quiet) as shown:
+    place = {pair: n for n, pair in enumerate(itertools.product(numbers, names), start=1)}
+
+    def watch(name: str, seed: int, *_: object) -> list[Callback]:
+        return [Progress(shown, f"run {place[seed, name]} of {len(place)}: {name}, seed {seed}")]
+
+    with resumable(), exclusive(folder), withdrawn_unless_begun(folder), display(quiet) as shown:
         check_free(folder, base, force=force)  # another comparison may have begun and ended since
         write_config(folder, base)
-        result = carry_out(
-            base,
-            configs,
-            numbers,
-            folder,
-            force=force,
-            reach=reach,
-            watch=lambda name, seed, *_: [Progress(shown, f"{name}, seed {seed}")],
-        )
+        result = carry_out(base, configs, numbers, folder, force=force, reach=reach, watch=watch)
         for name, text in (
             ("compare.json", jsonlib.dumps(result, indent=2) + "\n"),
             ("table.csv", as_csv(result)),

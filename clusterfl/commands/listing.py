@@ -1,13 +1,14 @@
-"""``clusterfl methods | datasets | models``: what there is, one line each."""
+"""``clusterfl methods | datasets | models``: what there is, one line each, without loading PyTorch."""
 
 from __future__ import annotations
 
-import dataclasses
+import json as jsonlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from clusterfl.commands.about import FILE
 from clusterfl.commands.common import DataRoot, Json, say_json
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="All about one of them.")]
@@ -23,16 +24,12 @@ Privacy = Annotated[bool, typer.Option("--privacy", help="What epsilon covers of
 
 def methods(name: Name = None, privacy: Privacy = False, json: Json = False) -> None:
     """The methods and their parameters; with a NAME also what leaves a client, and its paper."""
-    from clusterfl.config.methods import find_method
-    from clusterfl.methods import METHODS
-    from clusterfl.outside import offered
-
     if privacy:
         from clusterfl.runs.coverage import table
 
         typer.echo(table())
         return
-    entries = [about_method(find_method(n, "method")) for n in ([name] if name else [*METHODS, *offered("methods")])]
+    entries = methods_found(name)
     if json:
         say_json(entries[0] if name else entries)
     elif name is None:
@@ -51,97 +48,66 @@ def methods(name: Name = None, privacy: Privacy = False, json: Json = False) -> 
             typer.echo(f"preset = {title!r}: {said['why']}{f'; [local] {local}' if local else ''}")
 
 
-def about_method(cls: Any) -> dict[str, Any]:
-    from clusterfl.config.methods import write_method
-    from clusterfl.config.tables import describe, hints_of, plain
-    from clusterfl.fields import docs_of
-    from clusterfl.method import Method
-    from clusterfl.methods.presets import PRESETS
+def methods_found(name: str | None) -> list[dict[str, Any]]:
+    """The library's methods as they are listed; those of packages and of the user's own code are loaded."""
+    from clusterfl.outside import is_outside, offered
 
-    hints, docs = hints_of(cls), docs_of(cls)
-    said = {title: known[cls.name] for title, known in PRESETS.items() if cls.name in known}
-    found = []
-    for f in dataclasses.fields(cls):
-        if f.name == "local":
-            continue
-        default = f.default if f.default is not dataclasses.MISSING else None
-        value = write_method(default) if isinstance(default, Method) else plain(default)
-        kind = "a method's table" if isinstance(default, Method) else describe(hints[f.name])
-        other = {title: p.method[f.name] for title, p in said.items() if f.name in p.method}
-        found.append({"name": f.name, "default": value, "presets": other, "type": kind, "doc": docs.get(f.name, "")})
-    return {
-        "name": cls.name,
-        "summary": cls.summary,
-        "parameters": found,
-        **exchanges(cls()),
-        "paper": cls.paper,
-        "presets": {t: {"why": p.why, "method": dict(p.method), "local": dict(p.local)} for t, p in said.items()},
-        "clustered": cls.clustered,
-    }
+    known = {e["name"]: e for e in listed("methods")}
+    if name in known:
+        return [known[name]]
+    theirs = list(offered("methods"))
+    if name is None:
+        return [*known.values(), *map(loaded, theirs)]
+    if name in theirs or is_outside(name):
+        return [loaded(name)]
+    from clusterfl.config.errors import unknown
+
+    raise unknown("method", name, [*known, *theirs], "a known method")
 
 
-def exchanges(method: Any) -> dict[str, Any]:
-    """What the method's procedures send and keep, as they declare it (with its default base, if it wraps one)."""
-    from clusterfl.message import Kept
-    from clusterfl.method import exchanged
+def loaded(name: str) -> dict[str, Any]:
+    from clusterfl.commands.about import about_method
+    from clusterfl.config.methods import find_method
 
-    sides: dict[str, list[dict[str, str]]] = {"leaves": [], "stays": []}
-    for procedure, fields in exchanged(method).items():
-        for field, kind in fields.items():
-            entry = {"procedure": procedure, "field": field, "kind": type(kind).__name__.lower(), "what": str(kind)}
-            sides["stays" if isinstance(kind, Kept) else "leaves"].append(entry)
-    return sides
+    return about_method(find_method(name, "method"))
+
+
+def listed(what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = jsonlib.loads(FILE.read_text(encoding="utf-8"))[what]
+    return found
+
+
+def named(what: str, name: str | None, path: str, kind: str) -> list[dict[str, Any]]:
+    """All that is listed, or the one of that name."""
+    from clusterfl.config.errors import choice
+
+    entries = {e["name"]: e for e in listed(what)}
+    return list(entries.values()) if name is None else [entries[choice(path, name, entries, kind)]]
 
 
 def models(name: Name = None, json: Json = False) -> None:
     """The models and their parameters."""
-    from clusterfl.config.errors import choice
-    from clusterfl.config.tables import describe, hints_of, plain
-    from clusterfl.models import MODELS
-
-    if name is not None:
-        choice("model", name, MODELS, "a known model")
-    entries: list[dict[str, Any]] = []
-    for n in [name] if name else MODELS:
-        entry = MODELS[n]
-        hints = hints_of(entry.builder)
-        found = [
-            {"name": p, "default": plain(default), "type": describe(hints[p]), "doc": ""}
-            for p, default in entry.params.items()
-        ]
-        entries.append({"name": n, "summary": entry.description, "parameters": found})
+    found = named("models", name, "model", "a known model")
     if json:
+        entries = [{k: v for k, v in e.items() if k != "doc"} for e in found]
         say_json(entries[0] if name else entries)
     elif name is None:
-        lines([(e["name"], e["summary"], e["parameters"]) for e in entries])
+        lines([(e["name"], e["summary"], e["parameters"]) for e in found])
     else:
-        typer.echo(f"{name}: {entries[0]['summary']}")
-        typer.echo(str(MODELS[name].builder.__doc__ or "").strip())
-        parameters(entries[0]["parameters"], "its parameters, in the table [model]")
+        typer.echo(f"{name}: {found[0]['summary']}")
+        typer.echo(found[0]["doc"])
+        parameters(found[0]["parameters"], "its parameters, in the table [model]")
 
 
 def datasets(name: Name = None, data_root: DataRoot = None, json: Json = False) -> None:
     """The datasets, whether they are on this machine, and the keys of the table [data]."""
-    from clusterfl.config.errors import choice
-    from clusterfl.config.tables import describe, hints_of, plain
-    from clusterfl.data.config import DataConfig
-    from clusterfl.data.registry import SOURCES
-    from clusterfl.data.registry import data_root as folder_of
-    from clusterfl.fields import docs_of
+    from clusterfl.data_root import data_root as folder_of
 
-    if name is not None:
-        choice("source", name, SOURCES, "a known dataset")
-    root = folder_of(data_root)
-    hints, docs = hints_of(DataConfig), docs_of(DataConfig)
-    keys = [
-        {"name": f.name, "default": plain(f.default), "type": describe(hints[f.name]), "doc": docs.get(f.name, "")}
-        for f in dataclasses.fields(DataConfig)
-    ]
+    root, keys = folder_of(data_root), listed("data")
     entries: list[dict[str, Any]] = []
-    for n in [name] if name else SOURCES:
-        entry = SOURCES[n]
-        there = not entry.files or any(present(root, files) for files in entry.files)
-        entries.append({"name": n, "summary": entry.about, "present": there, "files": list(entry.files)})
+    for e in named("datasets", name, "source", "a known dataset"):
+        there = not e["files"] or any(present(root, files) for files in e["files"])
+        entries.append({"name": e["name"], "summary": e["summary"], "present": there, "files": e["files"]})
     if json:
         say_json(entries[0] if name else {"root": str(root), "datasets": entries, "parameters": keys})
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, say_json, set_logging
+from clusterfl.commands.common import DataRoot, Json, Quiet, Verbose, resumable, say_json, set_logging
 from clusterfl.commands.compare import parse_seeds
 from clusterfl.errors import ClusterflError, ConfigError
 
@@ -82,7 +82,8 @@ def reproduce(
     if any(e.rows for e in chosen) or not any(e.report for e in chosen):
         cells = wanted(chosen, scale, parse_seeds(seeds or ("0" if scale == "smoke" else "0-2")), only, setting)
         try:
-            failed = run_missing(cells, data_root, engine, quiet, verbose)
+            with resumable():
+                failed = run_missing(cells, data_root, engine, quiet, verbose)
         finally:  # also what an interrupted study has so far
             if scale != "smoke":
                 write_page(where, every)

@@ -21,6 +21,7 @@ from clusterfl.commands.common import (
     Verbose,
     check_report,
     draw,
+    resumable,
     say_json,
     say_report,
     set_logging,
@@ -59,9 +60,12 @@ def sweep(
       clusterfl sweep scenario.toml --grid method.name=ifca,fesem --out runs/sweep
     """
     set_logging(verbose, quiet)
+    from rich.console import Console
+
     from clusterfl.config import Config
     from clusterfl.runs.files import write_whole
     from clusterfl.runs.folder import exclusive
+    from clusterfl.runs.progress import Progress, display
     from clusterfl.runs.sweep import parse_axis, points
     from clusterfl.runs.sweep import sweep as carry_out
 
@@ -79,8 +83,17 @@ def sweep(
 
     if report:
         check_report()
-    with exclusive(folder):
-        result = carry_out(load, chosen, numbers, folder, jobs=jobs, told=told)
+    seen = Console(stderr=True).is_terminal and jobs == 1  # elsewhere a line per run is enough
+    with resumable(), exclusive(folder), display(quiet or not seen) as shown:
+        result = carry_out(
+            load,
+            chosen,
+            numbers,
+            folder,
+            jobs=jobs,
+            told=told,
+            watch=lambda label, number, total: [Progress(shown, f"run {number} of {total}: {label}")],
+        )
         write_whole(folder / "sweep.json", (jsonlib.dumps(result, indent=2) + "\n").encode())
         write_whole(folder / "table.csv", as_csv(result).encode())
         write_parquet(folder / "sweep.parquet", result)

@@ -1,5 +1,14 @@
 """The config: a TOML file, ``a.b=c`` overrides, and the typed values that they describe."""
 
-from clusterfl.config.schema import GIVEN, CheckpointConfig, Config, ModelConfig
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterfl.lazy import lazy
 
 __all__ = ["GIVEN", "CheckpointConfig", "Config", "ModelConfig"]
+
+if TYPE_CHECKING:
+    from clusterfl.config.schema import GIVEN, CheckpointConfig, Config, ModelConfig
+
+__getattr__ = lazy(__name__, dict.fromkeys(__all__, "schema"))  # errors and TOML files can be read without PyTorch

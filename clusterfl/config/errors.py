@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-from pydantic_core import ErrorDetails
+from typing import TYPE_CHECKING, Any
 
 from clusterfl.errors import ClusterflError, ConfigError, closest
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class UnknownKey(ConfigError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import platformdirs
 import torch
 from torch.nn import functional as F
 
@@ -19,6 +17,7 @@ from clusterfl.data import datasets as loaders
 from clusterfl.data import user_data as own
 from clusterfl.data.source import NORMALIZE, Samples, Source, to_float
 from clusterfl.data.user_data import Reading
+from clusterfl.data_root import data_root
 from clusterfl.errors import ConfigError, DataError, suggestion
 
 __all__ = ["NORMALIZE", "SOURCES", "Entry", "Source", "data_root", "load_source", "names_in", "to_float"]
@@ -36,12 +35,6 @@ class Entry:
     about: str
     files: tuple[str, ...] = ()
     natural: bool = False  # it comes split by client
-
-
-def data_root(root: str | Path | None = None) -> Path:
-    """The folder that holds datasets: the argument, else CLUSTERFL_DATA, else the user's cache folder."""
-    chosen = root or os.environ.get("CLUSTERFL_DATA") or platformdirs.user_cache_dir("clusterfl")
-    return Path(chosen).expanduser()
 
 
 def names_in(name: str) -> tuple[str, ...]:

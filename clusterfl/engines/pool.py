@@ -64,7 +64,7 @@ class Pool(Parallel):
         args = (there, self.task, *self._shards, self.plan, _slots_each(self.workers))
         process = self._context.Process(target=_serve, args=args, daemon=True)
         try:
-            with _script_hidden(unless=in_script(self.task)), _uninterrupted():
+            with _script_hidden(unless=in_script(self.task)), uninterrupted():
                 process.start()
         except RuntimeError as e:
             if "shared memory" not in str(e):
@@ -134,7 +134,7 @@ def _script_hidden(*, unless: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Ctrl-C is for the parent, which ends its workers: those that start within this never hear of it."""
     resource_tracker.ensure_running()  # the first worker would start it, which lets the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterfl.callback import Callback
 from clusterfl.config import Config
+from clusterfl.engines.pool import uninterrupted
 from clusterfl.errors import ClusterflError
 from clusterfl.runs.compare import finished
 
@@ -29,9 +31,12 @@ class Ended(NamedTuple):
     error: str = ""
 
 
-def run_cells(cells: Sequence[Cell], jobs: int = 1) -> Iterator[Ended]:
+Watch = Callable[[Cell, int], Sequence[Callback]]  # a cell that starts, as the how-manieth of all
+
+
+def run_cells(cells: Sequence[Cell], jobs: int = 1, watch: Watch = lambda cell, number: ()) -> Iterator[Ended]:
     """Each cell as it ends. Those that are finished in their folders are not run again, those that were stopped go
-    on; one that cannot run says why and the others go on."""
+    on; one that cannot run says why and the others go on. ``watch`` is asked for callbacks where ``jobs`` is 1."""
     todo = []
     for cell in cells:
         summary = finished(cell.folder, cell.config)
@@ -40,17 +45,21 @@ def run_cells(cells: Sequence[Cell], jobs: int = 1) -> Iterator[Ended]:
         else:
             yield Ended(cell, summary)
     if jobs <= 1 or len(todo) <= 1:
-        for cell in todo:
-            yield Ended(cell, *_carry_out(cell.config.table(), cell.folder))
+        for number, cell in enumerate(todo, start=len(cells) - len(todo) + 1):
+            yield Ended(cell, *_carry_out(cell.config.table(), cell.folder, watch(cell, number)))
         return
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
     with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context, initializer=_one_thread) as pool:
-        asked = {pool.submit(_carry_out, alone(cell.config).table(), cell.folder): cell for cell in todo}
+        with uninterrupted():  # a run that is cut off goes on at its last checkpoint
+            asked = {pool.submit(_carry_out, alone(cell.config).table(), cell.folder): cell for cell in todo}
         try:
             for future in as_completed(asked):
                 yield Ended(asked[future], *future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process not in others:
+                    process.terminate()
             raise
 
 
@@ -67,12 +76,14 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _carry_out(table: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any] | None, str]:
+def _carry_out(
+    table: Mapping[str, Any], folder: Path, callbacks: Sequence[Callback] = ()
+) -> tuple[dict[str, Any] | None, str]:
     from clusterfl.runs.run import run
 
     config = Config.parse(table)
     try:
-        run(config, out=folder, resume=True)
+        run(config, out=folder, resume=True, callbacks=callbacks)
     except ClusterflError as e:
         return None, str(e)
     return finished(folder, config), ""

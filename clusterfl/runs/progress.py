@@ -60,7 +60,7 @@ class Live:
 
     def __init__(self, progress: Bar, *, pictures: bool = True) -> None:
         self.progress, self.pictures = progress, pictures
-        self.task = progress.add_task("", total=None, round="", figures="")
+        self.task = progress.add_task("preparing", total=None, round="-", figures="")
         self.figures, self.means = "", list[float]()
         self.by_cluster: dict[int, tuple[float, int]] = {}
         self.metric = "accuracy"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterfl.callback import Callback
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError
 from clusterfl.runs.jobs import Cell, Ended, run_cells
@@ -79,10 +80,12 @@ def sweep(
     *,
     jobs: int = 1,
     told: Callable[[Ended, int, int], None] = lambda ended, done, total: None,
+    watch: Callable[[str, int, int], Sequence[Callback]] = lambda label, number, total: (),
 ) -> dict[str, Any]:
     """Runs what is missing below ``folder``; the figures of each combination, best first, as JSON.
 
-    ``load(settings, seed)`` is the config of one run; all of them are checked before the first starts.
+    ``load(settings, seed)`` is the config of one run; all of them are checked before the first starts. ``watch`` is
+    asked for the callbacks of each run that is carried out in this process (``jobs=1``).
     """
     cells, where = [], {}
     for point, seed in itertools.product(grid, seeds):
@@ -91,7 +94,11 @@ def sweep(
         where[cell.folder] = point
     summaries: dict[Point, list[dict[str, Any]]] = {point: [] for point in grid}
     failed = []
-    for done, ended in enumerate(run_cells(cells, jobs), start=1):
+
+    def watched(cell: Cell, number: int) -> Sequence[Callback]:
+        return watch(f"{where[cell.folder].label}, seed {cell.config.seed}", number, len(cells))
+
+    for done, ended in enumerate(run_cells(cells, jobs, watched), start=1):
         told(ended, done, len(cells))
         if ended.summary is None:
             settings = where[ended.cell.folder].label

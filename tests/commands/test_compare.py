@@ -30,8 +30,9 @@ def test_compare_shows_the_honest_under_attack(tmp_path: Path) -> None:
 
 
 def test_compare(tmp_path: Path) -> None:
-    done = call("compare", *SMALL, "--methods", "ifca", "--seeds", "0-1", "--out", "t", "--quiet", folder=tmp_path)
+    done = call("compare", *SMALL, "--methods", "ifca", "--seeds", "0-1", "--out", "t", folder=tmp_path)
     assert done.exit_code == 0, done.stderr
+    assert "run 1 of 6: local, seed 0  round" in done.stderr and "run 6 of 6: ifca, seed 1  round" in done.stderr
     lines = done.stdout.splitlines()
     starts = [line.split()[0] for line in lines if line and line.split()[0] in METHODS]
     assert starts[:3] == ["local", "fedavg", "ifca"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.folders import summary_of
 
@@ -46,3 +49,18 @@ def test_an_interrupted_pool_says_how_to_go_on(tmp_path: Path) -> None:
     done = [sys.executable, "-m", "clusterfl", "resume", str(out), "--quiet"]
     subprocess.run(done, check=True, timeout=240, stdout=subprocess.DEVNULL)
     assert summary_of(out)["rounds"] == 60
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_interrupted_work_of_many_runs_says_how_to_go_on(command: str, tmp_path: Path) -> None:
+    out = tmp_path / "t"
+    settings = ["rounds=400", "data.clients=8", "data.samples=20", "data.test_samples=50", "engine.name=serial"]
+    words = [command, "--out", str(out), "--seeds", "0-1"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    words += ["--methods", "ifca"] if command == "compare" else ["--grid", "local.lr=0.01,0.1", "--jobs", "2"]
+    first = out / "runs" / ("local-seed0" if command == "compare" else "local.lr=0.01-seed0")
+    code, heard = interrupted(first / "checkpoints" / "round-000001.ckpt", *words, "--quiet")
+    again = shlex.join(["clusterfl", *words, "--quiet"])
+    assert code == 130 and heard.splitlines() == ["interrupted; what is finished is kept", f"go on with: {again}"], (
+        heard
+    )

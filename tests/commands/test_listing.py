@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterfl.commands.about import FILE, as_text, everything
 from clusterfl.message import Kept
 from clusterfl.method import exchanged
 from clusterfl.methods import AWCFL, MCFL, METHODS
@@ -71,3 +74,37 @@ def test_datasets(tmp_path: Path) -> None:
     (tmp_path / "mnist.npz").write_bytes(b"")
     again = json.loads(call("datasets", "mnist", "--json", "--data-root", str(tmp_path)).stdout)
     assert again["present"]
+
+
+def test_the_listing_is_current() -> None:
+    found = json.loads(as_text(everything()))
+    assert json.loads(FILE.read_text(encoding="utf-8")) == found, "out of date: `make listing` writes it anew"
+
+
+def test_methods_of_packages_and_files_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterfl.outside.offered", lambda group: {"theirs": "clusterfl.methods.fedavg:FedAvg"})
+    monkeypatch.setattr("clusterfl.config.methods.offered", lambda group: {"theirs": "clusterfl.methods.fedavg:FedAvg"})
+    assert len(json.loads(call("methods", "--json").stdout)) == len(METHODS) + 1
+    for name in ("theirs", "clusterfl.methods.fedavg:FedAvg"):
+        assert call("methods", name).stdout == call("methods", "fedavg").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["methods"], ["methods", "ifca"], ["models"], ["models", "mlp"]]
+)
+def test_what_there_is_is_said_without_pytorch(arguments: list[str]) -> None:
+    without_pytorch(arguments)
+
+
+def test_datasets_are_listed_without_pytorch(tmp_path: Path) -> None:
+    without_pytorch(["datasets", "--data-root", str(tmp_path)])
+
+
+def without_pytorch(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom clusterfl.commands.app import app\n"
+        "code = app(sys.argv[1:], standalone_mode=False)\n"
+        "sys.exit(code or 'torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout, done.stderr

@@ -18,6 +18,7 @@ def test_run_as_a_process(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout and "cluster 0:" in done.stdout and "written to here" in done.stdout
     lines = done.stderr.splitlines()
+    assert lines[0] == "run: loading PyTorch …"  # which takes seconds
     assert [line for line in lines if "round 2/2" in line and "accuracy" in line and "left" in line]
     summary = json.loads((tmp_path / "here" / "summary.json").read_text())
     assert summary["seed"] == 3 and summary["method"] == "ifca"
