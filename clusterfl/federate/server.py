@@ -76,7 +76,7 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
     config = Config.load(federation.config)
     names, run = federation.trained(config), federation.run_folder
     known = read_nodes(run) if resume else {}
-    exchange = Exchange(post, federation.terms, {n: Seen(**s) for n, s in known.get("seen", {}).items()})
+    exchange = Exchange(post, federation.terms, seen_of(known))
     reading = reading_of(config)
     introductions: dict[str, Introduction] = {}
     if federation.demo:
@@ -97,8 +97,9 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
         "introductions": {n: asdict(i) for n, i in introductions.items()},
     }
     problem = problem_of(config, facts)
-    place = Place(str(facts["run"]), f"try{attempt}", 0, -1)
-    watch = Watch(run, exchange, names, facts, config.checkpoint.every * config.checkpoint.keep)
+    place = Place(str(facts["run"]), {f"try{attempt}": 0}, 0, -1)
+    back = config.checkpoint.every * config.checkpoint.keep
+    watch = Watch(run, exchange, names, facts, back, known.get("attempts", {}))
 
     def far(task: Task, population: Population) -> BaseEngine:
         watch.engine = Flower(task, population, exchange, names, problem, reading, place)
@@ -137,8 +138,9 @@ def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[s
         raise ConfigError(f"{federation.run_folder} should hold a run of this federation; train one first")
     asked = int(settings["round"])
     snapshot = service.snapshot_of(federation.run_folder, None if asked < 0 else asked)
-    exchange, reading, problem = Exchange(post, federation.terms), reading_of(config), problem_of(config, known)
-    place = Place(known["run"], f"try{attempt}", snapshot.round + 1, -1)
+    exchange = Exchange(post, federation.terms, seen_of(known))
+    reading, problem = reading_of(config), problem_of(config, known)
+    place = Place(known["run"], known["attempts"], snapshot.round, -1)
     desk = service.Desk(federation, config, exchange, problem, reading, place)
     if settings["task"] == "publish":
         return service.publish(desk, snapshot, float(settings["margin"]))
@@ -249,26 +251,45 @@ def stand_in(names: tuple[str, ...], introductions: dict[str, Introduction], cla
 class Watch(Callback):
     """After each round: what is settled is settled, and what is known of each node is written beside the run."""
 
-    def __init__(self, run: Path, exchange: Exchange, names: tuple[str, ...], facts: dict[str, Any], back: int) -> None:
+    def __init__(
+        self,
+        run: Path,
+        exchange: Exchange,
+        names: tuple[str, ...],
+        facts: dict[str, Any],
+        back: int,  # rounds that a resume may go back
+        before: dict[str, int],  # attempts
+    ) -> None:
         self.run, self.exchange, self.names, self.facts, self.back = run, exchange, names, facts, back
+        self.before = before
         self.engine: Flower | None = None
 
     def on_start(self, moment: Moment) -> None:
+        assert self.engine is not None
+        stay = {name: first for name, first in self.before.items() if first <= moment.round}
+        if stay:  # a resume: the next round is the first of this attempt
+            attempts = {**stay, self.engine.place.attempt: moment.round + 1}
+            self.engine.place = replace(self.engine.place, attempts=attempts)
         self.on_round(moment)
 
     def on_round(self, moment: Moment) -> None:
         assert self.engine is not None
-        place = self.engine.place
-        self.engine.place = Place(place.run, place.attempt, moment.round + 1, moment.round - self.back)
+        self.engine.place = replace(self.engine.place, epoch=moment.round + 1, oldest=moment.round - self.back)
         seen = {name: asdict(self.exchange.seen.get(name, Seen())) for name in self.names}
         clusters = dict(zip(self.names, moment.record.assign.tolist(), strict=False))
         rows = {
             **self.facts,
+            "attempts": self.engine.place.attempts,
             "round": moment.round,
             "clusters": clusters,
             "seen": seen,
         }
         write_whole(self.run / NODES, (json.dumps(rows, indent=2) + "\n").encode())
+
+
+def seen_of(known: Mapping[str, Any]) -> dict[str, Seen]:
+    """What the server knew of each node when it last wrote it down."""
+    return {name: Seen(**told) for name, told in known.get("seen", {}).items()}
 
 
 def read_nodes(run: Path) -> dict[str, Any]:
