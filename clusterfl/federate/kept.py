@@ -1,7 +1,7 @@
 """What a node keeps, on its own disk: each file is whole and checksummed or is not there.
 
-``kept/RUN/epoch-000003-ATTEMPT.kept`` is what the client kept in round 3 (0: the start). A run that is resumed goes back
-to its checkpoint's round: what was kept in later rounds of the broken attempt is then not read, and is removed.
+``kept/RUN/epoch-000003-ATTEMPT.kept`` is what the client kept in round 3 (0: the start). A run that is resumed goes
+back to its checkpoint's round: what was kept in later rounds of the broken attempt is then not read, and is removed.
 
 ``serving/`` holds the model that the node's own applications use, as safetensors; ``current.json`` names it.
 """
