@@ -59,7 +59,7 @@ def init(
     from clusterfl.config import Config
     from clusterfl.errors import ConfigError
     from clusterfl.federate.folder import Federation
-    from clusterfl.federate.folder import init as write
+    from clusterfl.federate.init import init as write
 
     if bool(node) == (nodes is not None):
         raise ConfigError("--node NAME (once for each) or --nodes N should be given, and not both")
@@ -135,7 +135,7 @@ def run(
     from clusterfl.config import Config
     from clusterfl.federate import start
 
-    federation = _read(folder)
+    federation = read_federation(folder)
     with _shown(Config.load(federation.config), quiet) as told:
         start.run(federation, resume=resume, force=force, told=told)
     _say(federation.run_folder, json)
@@ -177,7 +177,7 @@ def status(folder: Folder, json: Json = False) -> None:
     """Show the nodes by name: cluster, when they last answered, rounds taken part in, rejected replies."""
     from clusterfl.federate.status import lines, status_of
 
-    found = status_of(_read(folder))
+    found = status_of(read_federation(folder))
     if json:
         say_json(found)
         return
@@ -190,75 +190,11 @@ def stop(folder: Folder) -> None:
     """End the processes that were started from this folder, by their ids."""
     from clusterfl.federate.start import stop as end
 
-    ended = end(_read(folder))
+    ended = end(read_federation(folder))
     typer.echo(", ".join(f"{p.role} ({p.pid})" for p in ended) + " ended" if ended else "nothing was running")
 
 
-@federate.command()
-def publish(
-    folder: Folder,
-    round: Annotated[int | None, typer.Option("--round", metavar="R", help="Without it: the newest.")] = None,
-    margin: Annotated[float, typer.Option("--margin", help="How much worse a version may be, in accuracy.")] = 0.01,
-    verbose: Verbose = 0,
-) -> None:
-    """Put a round's models into service, each only if it is not worse on the nodes' own held-out data."""
-    set_logging(verbose)
-    _attend(folder, "publish", round=-1 if round is None else round, margin=margin)
-
-
-@federate.command()
-def rollback(
-    folder: Folder,
-    cluster: Annotated[int, typer.Option("--cluster", metavar="K", help="Whose model.")],
-    verbose: Verbose = 0,
-) -> None:
-    """Go back to the version of a cluster's model before the current one."""
-    set_logging(verbose)
-    _attend(folder, "rollback", cluster=cluster)
-
-
-@federate.command()
-def admit(
-    folder: Folder,
-    node: Annotated[str, typer.Option("--node", metavar="NAME", help="The newcomer, which is connected.")],
-    verbose: Verbose = 0,
-) -> None:
-    """Give a node that was not in training its cluster and the model in service there, without a training round."""
-    set_logging(verbose)
-    _attend(folder, "admit", node=node)
-
-
-@federate.command()
-def add(folder: Folder, node: Annotated[str, typer.Option("--node", metavar="NAME", help="Its name.")]) -> None:
-    """Make a key and a folder for a new node, or anew for one that was revoked, and make it known to the server."""
-    from clusterfl.federate import start
-    from clusterfl.federate.folder import with_node
-
-    grown = with_node(_read(folder), node)
-    with start.server_up(grown):
-        typer.echo(f"written to {grown.node(node)}; hand it to the node's operator")
-
-
-@federate.command()
-def revoke(folder: Folder, node: Annotated[str, typer.Option("--node", metavar="NAME", help="Whose key.")]) -> None:
-    """Make the server refuse a node's key from now on; `federate add` makes it a new one under the same name."""
-    from clusterfl.federate import control, start
-    from clusterfl.federate.folder import without_node
-
-    federation = without_node(_read(folder), node)
-    with start.server_up(federation):
-        control.unregister(federation, node)
-    typer.echo(f"{node} is refused from now on")
-
-
-def _attend(folder: Path, task: str, **settings: Any) -> None:
-    from clusterfl.federate import start
-
-    for line in start.attend(_read(folder), task, **settings):
-        typer.echo(line)
-
-
-def _read(folder: Path) -> Federation:
+def read_federation(folder: Path) -> Federation:
     """A federation, or the one that `federate local` left in a run's folder."""
     from clusterfl.federate.folder import FILE, Federation
 

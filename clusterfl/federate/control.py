@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterfl.errors import ClusterflError
-from clusterfl.federate.folder import Federation, environment
+from clusterfl.federate.folder import Federation
+from clusterfl.federate.processes import environment
 from clusterfl.runs.files import write_whole
 
 LINK = "server"  # the name of the connection in Flower's own config

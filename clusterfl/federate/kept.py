@@ -1,7 +1,7 @@
 """What a node keeps, on its own disk: each file is whole and checksummed or is not there.
 
-``kept/RUN/epoch-000003.kept`` is what the client kept in round 3 (0: the start). A run that is resumed goes back to
-its checkpoint's round: what was kept in later rounds of the broken attempt is then not read, and is written over.
+``kept/RUN/epoch-000003-ATTEMPT.kept`` is what the client kept in round 3 (0: the start). A run that is resumed goes
+back to its checkpoint's round: what was kept in later rounds of the broken attempt is then not read, and is removed.
 
 ``serving/`` holds the model that the node's own applications use, as safetensors; ``current.json`` names it.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,7 +35,6 @@ T = TypeVar("T", bound=State)
 class Kept(State):
     """What a client kept in one round of one attempt."""
 
-    attempt: str
     token: int  # of the request
     before: Tree
     state: Tree
@@ -48,24 +47,26 @@ class Disk:
     folder: Path
 
     def kept(self, place: Place, token: int | None = None) -> Tree:
-        """What the client kept before the request: in this round of this attempt, else in the last one before it."""
+        """What the client kept before the request: in this round, else in the last one before it."""
         for path in reversed(self._files(place.run)):
-            epoch = _epoch(path)
-            if epoch > place.epoch:
+            if not place.holds(*_of(path)):
                 continue
             found = _read(path, Kept)
-            if epoch < place.epoch or found.attempt == place.attempt:
-                return found.before if found.token in (place.void, token) else found.state
+            if found.token in place.void:  # for good: the next request need not say it again
+                found = replace(found, state=found.before)
+                write_whole(path, codec.pack(found))
+            return found.before if found.token == token else found.state
         return {}
 
     def keep(self, place: Place, token: int, before: Tree, state: Tree) -> None:
         folder = self._folder(place.run)
         folder.mkdir(parents=True, exist_ok=True)
         for path in self._files(place.run):
-            if _epoch(path) > place.epoch:  # of an attempt that was given up
+            if not place.holds(*_of(path)):  # of an attempt that was given up
                 path.unlink()
-        write_whole(folder / f"epoch-{place.epoch:06d}.kept", codec.pack(Kept(place.attempt, token, before, state)))
-        for path in [p for p in self._files(place.run) if _epoch(p) <= place.oldest][:-1]:
+        name = f"epoch-{place.epoch:06d}-{_word('attempt', place.attempt)}.kept"
+        write_whole(folder / name, codec.pack(Kept(token, before, state)))
+        for path in [p for p in self._files(place.run) if _of(p)[1] <= place.oldest][:-1]:
             path.unlink()
 
     def serving(self) -> tuple[int, Tree] | None:
@@ -104,16 +105,23 @@ class Disk:
             return []
 
     def _folder(self, run: str) -> Path:
-        if not run.isalnum():
-            raise ClusterflError(f"run={run!r} should be letters and digits")
-        return self.folder / "kept" / run
+        return self.folder / "kept" / _word("run", run)
 
     def _files(self, run: str) -> list[Path]:
-        return sorted(self._folder(run).glob("epoch-*.kept"))
+        return sorted(self._folder(run).glob("epoch-*-*.kept"))
 
 
-def _epoch(path: Path) -> int:
-    return int(path.stem.removeprefix("epoch-"))
+def _word(what: str, given: str) -> str:
+    """A part of a file's name that the server chose."""
+    if not (given.isascii() and given.isalnum()):
+        raise ClusterflError(f"{what}={given!r} should be letters and digits")
+    return given
+
+
+def _of(path: Path) -> tuple[str, int]:
+    """The attempt and the round of a file."""
+    _, epoch, attempt = path.stem.split("-")
+    return attempt, int(epoch)
 
 
 def _read(path: Path, kind: type[T]) -> T:

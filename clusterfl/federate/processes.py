@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import clusterfl
 from clusterfl.errors import ClusterflError
 from clusterfl.federate import resident
-from clusterfl.federate.folder import FOLDER, SINCE, Federation, environment, loopback
+from clusterfl.federate.folder import FOLDER, SINCE, Federation, loopback
 from clusterfl.runs.files import write_whole
 
 
@@ -49,6 +50,23 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+def environment(federation_home: Path) -> dict[str, str]:
+    """What Flower's processes get: a home of their own, no calls home, this very program."""
+    here = str(Path(clusterfl.__file__).resolve().parent.parent)
+    paths = [here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **os.environ,
+        "FLWR_HOME": str(federation_home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds between two looks for work; 1 by itself
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def start(role: str, arguments: Sequence[str], env: Mapping[str, str], log: Path) -> Process:

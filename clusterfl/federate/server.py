@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
 from clusterfl.data.population import Population
-from clusterfl.data.shards import Shards
-from clusterfl.engines import codec
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.flower.engine import Exchange, Flower, Post, Seen
-from clusterfl.engines.flower.messages import Hello, Introduction, Place, Problem, Reading
+from clusterfl.engines.flower.messages import Introduction, Place, Problem, Reading
 from clusterfl.errors import ClientError, ClusterflError, ConfigError
 from clusterfl.federate import service
-from clusterfl.federate.data import class_names, in_order
+from clusterfl.federate.data import class_names
 from clusterfl.federate.folder import FOLDER, SINCE, Federation
+from clusterfl.federate.meeting import agreed_classes, meet, stand_in
 from clusterfl.federate.processes import began
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.run import carry_out
@@ -77,7 +72,7 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
     config = Config.load(federation.config)
     names, run = federation.trained(config), federation.run_folder
     known = read_nodes(run) if resume else {}
-    exchange = Exchange(post, federation.terms, {n: Seen(**s) for n, s in known.get("seen", {}).items()})
+    exchange = Exchange(post, federation.terms, seen_of(known))
     reading = reading_of(config)
     introductions: dict[str, Introduction] = {}
     if federation.demo:
@@ -98,8 +93,9 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
         "introductions": {n: asdict(i) for n, i in introductions.items()},
     }
     problem = problem_of(config, facts)
-    place = Place(str(facts["run"]), f"try{attempt}", 0, -1)
-    watch = Watch(run, exchange, names, facts, config.checkpoint.every * config.checkpoint.keep)
+    place = Place(str(facts["run"]), {f"try{attempt}": 0}, 0, -1)
+    back = config.checkpoint.every * config.checkpoint.keep
+    watch = Watch(run, exchange, names, facts, back, known.get("attempts", {}))
 
     def far(task: Task, population: Population) -> BaseEngine:
         watch.engine = Flower(task, population, exchange, names, problem, reading, place)
@@ -138,8 +134,9 @@ def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[s
         raise ConfigError(f"{federation.run_folder} should hold a run of this federation; train one first")
     asked = int(settings["round"])
     snapshot = service.snapshot_of(federation.run_folder, None if asked < 0 else asked)
-    exchange, reading, problem = Exchange(post, federation.terms), reading_of(config), problem_of(config, known)
-    place = Place(known["run"], f"try{attempt}", snapshot.round + 1, -1)
+    exchange = Exchange(post, federation.terms, seen_of(known))
+    reading, problem = reading_of(config), problem_of(config, known)
+    place = Place(known["run"], known["attempts"], snapshot.round, -1)
     desk = service.Desk(federation, config, exchange, problem, reading, place)
     if settings["task"] == "publish":
         return service.publish(desk, snapshot, float(settings["margin"]))
@@ -160,116 +157,51 @@ def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[s
         return service.admit(desk, engine, snapshot, name)
 
 
-# -- who is there ------------------------------------------------------------------------------------------
-
-
-def meet(
-    names: tuple[str, ...], exchange: Exchange, reading: Reading, known: Mapping[str, Any]
-) -> dict[str, Introduction]:
-    """What each node says it holds. One that is away keeps what it said when the run began."""
-    terms = exchange.terms
-    exchange.wait_for(set(names), len(names), exchange.clock() + terms.wait)
-    tokens = {name: j for j, name in enumerate(names)}
-    letters = {name: codec.pack(Hello(tokens[name], name, reading)) for name in names}
-    answers, failures = exchange.run("hello", "query", letters, tokens)
-    found = {n: Introduction(**_tuples(i)) for n, i in known.get("introductions", {}).items()}
-    found |= {n: a for n, a in answers.items() if isinstance(a, Introduction)}
-    for name, said in found.items():
-        if said.declined:
-            log.warning("node %r takes no part: %s", name, said.declined)
-    taking = [n for n, said in found.items() if not said.declined]
-    least = min(terms.least, len(names))
-    if len(taking) < least:
-        reasons = "; ".join(
-            [*(f"{n}: {r}" for n, r in failures.items()), *(f"{n}: {i.declined}" for n, i in found.items())]
-        )
-        raise ClusterflError(f"{least} nodes should take part, but {len(taking)} do ({reasons})")
-    for part in ("input_shape", "target_shape"):
-        if len({getattr(found[n], part) for n in taking}) > 1:
-            differ = "; ".join(f"{n}: {list(getattr(found[n], part))}" for n in taking)
-            what = "samples" if part == "input_shape" else "targets"
-            raise ClusterflError(f"{what} should have one shape on all nodes, but have: {differ}")
-    return {n: found[n] for n in names if n in found}
-
-
-def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {n: tuple(v) if isinstance(v, list) else v for n, v in table.items()}
-
-
-def agreed_classes(
-    federation: Federation, introductions: dict[str, Introduction], before: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The classes by name: those of federation.toml, of the run that goes on, or all that nodes name.
-
-    A node with another class is refused by name: it is left out of the run.
-    """
-    agreed = federation.classes or before
-    if not agreed:
-        return in_order({c for said in introductions.values() if not said.declined for c in said.classes})
-    for name, said in list(introductions.items()):
-        unknown = sorted(set(said.classes) - set(agreed))
-        if unknown and not said.declined:
-            log.warning("node %r is refused: its classes %s are not among those agreed on", name, unknown)
-            introductions[name] = Introduction(
-                said.token, 0, 0, said.input_shape, said.classes, f"unknown classes {unknown}"
-            )
-    return agreed
-
-
-@dataclass(frozen=True)
-class Nodes(Population):
-    """Clients whose data nobody here has seen; they are the same run's as long as names and classes are the same."""
-
-    @cached_property
-    def digest(self) -> str:
-        return hashlib.sha256(repr((self.names, self.classes, self.input_shape)).encode()).hexdigest()
-
-
-def stand_in(names: tuple[str, ...], introductions: dict[str, Introduction], classes: tuple[str, ...]) -> Population:
-    """A population of the right sizes that holds no data: one blank sample stands for all of everybody's."""
-    one = next(said for said in introductions.values() if not said.declined)
-    label = torch.zeros(1, dtype=torch.int64) if classes else torch.zeros(1, *one.target_shape)
-
-    def shards(sizes: list[int]) -> Shards:
-        offsets = torch.tensor([0, *sizes]).cumsum(0)
-        return Shards(
-            torch.zeros(1, *one.input_shape), label, torch.zeros(int(offsets[-1]), dtype=torch.int64), offsets
-        )
-
-    said = [introductions.get(name) for name in names]
-    train, test = ([0 if s is None or s.declined else getattr(s, part) for s in said] for part in ("train", "test"))
-    about = f"{len(names)} nodes' own data"
-    return Nodes(
-        shards(train), shards(test), len(names), len(classes), name=about, names=names, class_names=classes or None
-    )
-
-
 # -- how it goes -------------------------------------------------------------------------------------------
 
 
 class Watch(Callback):
     """After each round: what is settled is settled, and what is known of each node is written beside the run."""
 
-    def __init__(self, run: Path, exchange: Exchange, names: tuple[str, ...], facts: dict[str, Any], back: int) -> None:
+    def __init__(
+        self,
+        run: Path,
+        exchange: Exchange,
+        names: tuple[str, ...],
+        facts: dict[str, Any],
+        back: int,  # rounds that a resume may go back
+        before: dict[str, int],  # attempts
+    ) -> None:
         self.run, self.exchange, self.names, self.facts, self.back = run, exchange, names, facts, back
+        self.before = before
         self.engine: Flower | None = None
 
     def on_start(self, moment: Moment) -> None:
+        assert self.engine is not None
+        stay = {name: first for name, first in self.before.items() if first <= moment.round}
+        if stay:  # a resume: the next round is the first of this attempt
+            attempts = {**stay, self.engine.place.attempt: moment.round + 1}
+            self.engine.place = replace(self.engine.place, attempts=attempts)
         self.on_round(moment)
 
     def on_round(self, moment: Moment) -> None:
         assert self.engine is not None
-        place = self.engine.place
-        self.engine.place = Place(place.run, place.attempt, moment.round + 1, moment.round - self.back)
+        self.engine.place = replace(self.engine.place, epoch=moment.round + 1, oldest=moment.round - self.back)
         seen = {name: asdict(self.exchange.seen.get(name, Seen())) for name in self.names}
         clusters = dict(zip(self.names, moment.record.assign.tolist(), strict=False))
         rows = {
             **self.facts,
+            "attempts": self.engine.place.attempts,
             "round": moment.round,
             "clusters": clusters,
             "seen": seen,
         }
         write_whole(self.run / NODES, (json.dumps(rows, indent=2) + "\n").encode())
+
+
+def seen_of(known: Mapping[str, Any]) -> dict[str, Seen]:
+    """What the server knew of each node when it last wrote it down."""
+    return {name: Seen(**told) for name, told in known.get("seen", {}).items()}
 
 
 def read_nodes(run: Path) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Desk:
                 tokens[name],
                 name,
                 client,
-                self.place,
+                self.exchange.place_for(name, self.place),
                 self.problem,
                 self.reading,
                 personal,

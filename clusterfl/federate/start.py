@@ -15,9 +15,11 @@ from clusterfl.config import Config
 from clusterfl.engines.flower.engine import Terms
 from clusterfl.errors import ClusterflError, ConfigError
 from clusterfl.federate import control, processes
-from clusterfl.federate.folder import FILE, Federation, init
+from clusterfl.federate.folder import FILE, Federation
+from clusterfl.federate.init import for_nodes, init
 from clusterfl.federate.processes import Process
 from clusterfl.outside import is_outside
+from clusterfl.runs.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -153,9 +155,6 @@ def renewed(
     folder: Path, config: Config, nodes: int, *, insecure: bool, terms: Terms | None, force: bool
 ) -> Federation:
     """A federation of this machine again: the same config, or with ``force`` another one."""
-    from clusterfl.federate.folder import for_nodes
-    from clusterfl.runs.files import write_whole
-
     there = Federation.read(folder)
     if len(there.nodes) != nodes or there.insecure != insecure or not there.demo:
         raise ConfigError(f"{folder.parent} holds another federation and should be a new folder")

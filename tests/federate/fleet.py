@@ -9,7 +9,8 @@ from typing import Any
 
 from clusterfl.config import Config
 from clusterfl.engines.flower.engine import Arrival, Terms
-from clusterfl.federate.folder import Federation, for_nodes
+from clusterfl.federate.folder import Federation
+from clusterfl.federate.init import for_nodes
 from clusterfl.federate.node import node_of
 from clusterfl.federate.server import train
 

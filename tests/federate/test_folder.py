@@ -12,7 +12,9 @@ from clusterfl.commands.app import app
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError
 from clusterfl.federate.certificates import public_pem, write_secret
-from clusterfl.federate.folder import Federation, for_nodes, init, with_node, without_node
+from clusterfl.federate.folder import Federation
+from clusterfl.federate.init import for_nodes, init
+from clusterfl.federate.roster import with_node, without_node
 from tests.commands.calls import call
 
 

@@ -16,8 +16,10 @@ from clusterfl.engines import codec
 from clusterfl.engines.flower.engine import Terms
 from clusterfl.engines.flower.messages import Reply
 from clusterfl.errors import ClusterflError
+from clusterfl.federate.folder import Federation
 from clusterfl.federate.server import read_nodes
 from clusterfl.runs.model_files import load_models
+from clusterfl.tree import Tree
 from tests.federate.fleet import DIGITS, Fleet, demo, own, run
 
 
@@ -32,6 +34,7 @@ METHODS = {
     "md-icfl": ["method.name=md-icfl", "method.k=2", "method.privacy=strong"],
     "fedper": ["method.name=fedper", "model.name=mlp"],
     "fesem": ["method.name=fesem", "method.k=2"],
+    "kin": ["method.name=kin", "data.samples=60"],
     "private": ["method.name=ifca", "method.k=2", "privacy.clip=1.0", "privacy.noise_multiplier=0.1"],
     "samples": ["method.name=fedavg", "privacy.clip=1.0", "privacy.noise_multiplier=0.5", "privacy.unit=sample"],
     "numbers": ["method.name=ifca", "method.k=2", "data.source=linear-regression", "task.loss=mse", *NATURAL],
@@ -127,9 +130,43 @@ def test_a_node_whose_reply_does_not_count_keeps_nothing_of_it(tmp_path: Path) -
     fleet.spoil = lose
     run(federation, fleet)
     seen = read_nodes(federation.run_folder)["seen"]["node-1"]
-    assert seen["void"] is not None and seen["rounds"] == 1
-    (path,) = (federation.folder / "node-1").rglob("epoch-000002.kept")
-    assert codec.unpack(path.read_bytes()).before == {}  # the second round began without what the first had kept
+    assert seen["void"] == [] and seen["rounds"] == 1
+    assert before(federation, 1, 2) == {}  # the second round began without what the first had kept
+
+
+def before(federation: Federation, node: int, epoch: int) -> Tree:
+    """What a node had kept when it was asked in a round."""
+    (path,) = (federation.folder / f"node-{node}").rglob(f"epoch-{epoch:06d}-*.kept")
+    found: Tree = codec.unpack(path.read_bytes()).before
+    return found
+
+
+def test_replies_that_are_lost_twice_rejected_or_too_few_leave_nothing_kept(tmp_path: Path) -> None:
+    """Two rounds in a row, each of whose requests the node has carried out: it is told of both."""
+    changes = [*METHODS["fedper"], "eval_every=9", "rounds=3"]
+    lost, fleet = demo(tmp_path / "lost", 2, *changes)
+    fleet.spoil = lambda name, turn, answer: None if name == "node-1" and turn in (2, 3) else answer
+    run(lost, fleet)
+    assert before(lost, 1, 3) == {} != before(lost, 0, 3)
+
+    def poison(name: str, turn: int, answer: bytes) -> bytes:
+        said = codec.unpack(answer)
+        if (name, turn) != ("node-1", 2):
+            return answer
+        bad = {n: torch.full_like(t, torch.nan) for n, t in said.fields["body"].items()}
+        return codec.pack(Reply(said.token, {**said.fields, "body": bad}))
+
+    rejected, fleet = demo(tmp_path / "rejected", 2, *changes)
+    fleet.spoil = poison
+    run(rejected, fleet)
+    assert before(rejected, 1, 2) == {} != before(rejected, 0, 2)
+
+    terms = Terms(timeout=0.05, wait=0.05, poll=0.01, least=2)
+    few, fleet = demo(tmp_path / "few", 2, *changes, terms=terms)
+    fleet.spoil = lambda name, turn, answer: None if (name, turn) == ("node-1", 2) else answer
+    run(few, fleet)
+    assert before(few, 0, 2) == {} == before(few, 1, 2)  # node 0 has answered, but nobody used it
+    assert before(few, 0, 3) != {}
 
 
 def test_too_few_replies_leave_the_models_and_then_end_the_run(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from clusterfl.federate import control, processes, start
-from clusterfl.federate.folder import Federation, init
+from clusterfl.federate.folder import Federation
+from clusterfl.federate.init import init
 from tests.flower.real import TERMS, config
 
 ROUNDS, NODES = 4, 4

@@ -15,7 +15,8 @@ from clusterfl.engines.flower.engine import Terms
 from clusterfl.errors import ClusterflError
 from clusterfl.federate import processes, start
 from clusterfl.federate.certificates import make_node_key
-from clusterfl.federate.folder import Federation, init
+from clusterfl.federate.folder import Federation
+from clusterfl.federate.init import init
 from clusterfl.federate.server import read_nodes
 from clusterfl.runs.checkpoint import newest_snapshot
 from tests.flower.real import TERMS, agrees_with_the_simulator, config

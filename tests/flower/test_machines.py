@@ -13,7 +13,8 @@ import pytest
 
 from clusterfl.config import Config
 from clusterfl.federate import processes, start
-from clusterfl.federate.folder import Federation, init
+from clusterfl.federate.folder import Federation
+from clusterfl.federate.init import init
 from clusterfl.federate.server import read_nodes
 from tests.flower.real import TERMS, summary
 

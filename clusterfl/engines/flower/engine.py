@@ -92,7 +92,7 @@ class Seen:
     failed: int = 0
     rejected: int = 0  # replies that were turned down
     reason: str = ""  # of its last failure
-    void: int | None = None  # its last request whose reply does not count
+    void: list[int] = field(default_factory=list)  # requests since its last reply whose replies do not count
 
 
 @dataclass
@@ -157,6 +157,10 @@ class Exchange:
                 return here
             self.sleep(self.terms.poll)
 
+    def place_for(self, name: str, place: Place) -> Place:
+        """The place of a request to a node, which is told with it what of its work does not count."""
+        return replace(place, void=tuple(self.seen.get(name, Seen()).void))
+
     def _drop(self, label: str, name: str, reason: str) -> None:
         self.dropped += 1
         log.warning("%s: a message from %s is dropped: %s", label, name, reason)
@@ -199,10 +203,11 @@ class Flower(BaseEngine):
         kind = "evaluate" if call.measure else "train"
         answers, failures = self.exchange.run(call.label, kind, letters, tokens)
         self.tokens = tokens
-        if not call.measure:
-            self.take_back([i for i in call.ids.tolist() if self.names[i] not in answers])
         replies = {name: a.fields for name, a in answers.items() if isinstance(a, Reply)}
+        for name in replies:  # it was told with the request what does not count, and has seen to it
+            self.exchange.seen.setdefault(name, Seen()).void.clear()
         if not call.measure:
+            self.take_back([i for i in call.ids.tolist() if self.names[i] not in replies])
             self._check_enough(call, replies, failures)
         for p, i in enumerate(call.ids.tolist()):
             fields = replies.get(self.names[i])
@@ -218,7 +223,7 @@ class Flower(BaseEngine):
             token,
             self.names[client],
             client,
-            replace(self.place, void=self.exchange.seen.get(self.names[client], Seen()).void),
+            self.exchange.place_for(self.names[client], self.place),
             self.problem,
             self.reading,
             call.method,
@@ -235,6 +240,7 @@ class Flower(BaseEngine):
             self.short = 0
             return
         self.short += 1
+        self.take_back([i for i in call.ids.tolist() if self.names[i] in replies])  # they count as little as the others
         said = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
         log.warning("%s: %d replies of %d, but %d are needed", call.label, len(replies), len(call.ids), self.least)
         if self.short >= self.exchange.terms.patience:
@@ -274,7 +280,7 @@ class Flower(BaseEngine):
     def take_back(self, clients: list[int]) -> None:
         """Told to the node with its next request."""
         for i in clients:
-            self.exchange.seen.setdefault(self.names[i], Seen()).void = self.tokens.get(self.names[i])
+            self.exchange.seen.setdefault(self.names[i], Seen()).void.append(self.tokens[self.names[i]])
 
     def set_states(self, states: dict[int, Tree]) -> None:
         if states:

@@ -67,10 +67,20 @@ class Place(State):
     """Where in a run a request stands, so that what a node keeps can be taken back to any checkpoint."""
 
     run: str
-    attempt: str  # of the run: a resume is another one
+    attempts: dict[str, int]  # that the run is made of, a resume is another one; the round that each began with
     epoch: int  # 0: the start, t: round t
     oldest: int  # the earliest round to which the server may still go back
-    void: int | None = None  # the node's last request whose reply was turned down or never came: it keeps nothing of it
+    void: tuple[int, ...] = ()  # requests to the node since its last reply that do not count: it keeps nothing of them
+
+    @property
+    def attempt(self) -> str:
+        """The one under way."""
+        return list(self.attempts)[-1]
+
+    def holds(self, attempt: str, epoch: int) -> bool:
+        """Whether what an attempt did in a round is part of the run: a later one may have done it again."""
+        begun = [name for name, first in self.attempts.items() if first <= epoch]
+        return epoch <= self.epoch and begun[-1:] == [attempt]
 
 
 @dataclass(frozen=True)
