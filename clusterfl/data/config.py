@@ -84,9 +84,9 @@ class DataConfig:
             value = getattr(self, name)
             if value not in words:
                 raise ConfigError(f"{name}={value!r} should be a known choice{suggestion(str(value), words)}")
-        least = {"clients": 0 if self.resolved_split == "natural" else 1, "unseen": 0, "clusters": 1}
-        least |= {"samples": LEAST, "min_samples": 1, "test_samples": 1, "indicators": 0, "drift_round": 1}
-        for name, low in least.items():
+        lowest = {"clients": 0 if self.resolved_split == "natural" else 1, "unseen": 0, "clusters": 1}
+        lowest |= {"samples": LEAST, "min_samples": 1, "test_samples": 1, "indicators": 0, "drift_round": 1}
+        for name, low in lowest.items():
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name}={value} should be at least {low}")

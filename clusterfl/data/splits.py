@@ -167,18 +167,20 @@ def split_natural(config: DataConfig, source: Source, pool: Pool, key: Key) -> S
     tests = None
     if config.test == "own" and source.groups_test is not None:
         tests = _rows_by_group(source.groups_test, np.arange(len(source.groups_test)))
-    able = [g for g, rows in members.items() if len(rows) >= LEAST and (tests is None or g in tests)]
-    total = config.clients + config.unseen if config.clients else len(able)
-    if total > len(able) or config.unseen >= total:
+    eligible = [g for g, rows in members.items() if len(rows) >= LEAST and (tests is None or g in tests)]
+    total = config.clients + config.unseen if config.clients else len(eligible)
+    if total > len(eligible) or config.unseen >= total:
         raise DataError(
-            f"clients={config.clients} and unseen={config.unseen} should together be at most {len(able)}, the "
+            f"clients={config.clients} and unseen={config.unseen} should together be at most {len(eligible)}, the "
             f"clients of {source.name!r} with {LEAST} or more samples; clients=0 takes all"
         )
     most = config.samples
     if most is not None and tests is None:
         most = with_own_test(config, most)
-    order = range(len(able)) if source.own else keys.permutation(keys.fold_in(key, "natural"), len(able)).tolist()
-    chosen = [able[i] for i in order[:total]]
+    order = (
+        range(len(eligible)) if source.own else keys.permutation(keys.fold_in(key, "natural"), len(eligible)).tolist()
+    )
+    chosen = [eligible[i] for i in order[:total]]
     rows = []
     for g in chosen:
         shuffled = keys.permutation(keys.fold_in(key, "order", g), len(members[g]))
@@ -190,19 +192,19 @@ def split_natural(config: DataConfig, source: Source, pool: Pool, key: Key) -> S
         truth = cluster = _assign(config, key, total - config.unseen)
     test = [torch.from_numpy(tests[g]) for g in chosen] if tests is not None else None
     names = () if source.group_names is None else tuple(source.group_names[g] for g in chosen)
-    notes = _left_out(source, able, total, tests is not None) if source.own else ()
+    notes = _left_out(source, eligible, total, tests is not None) if source.own else ()
     return Split(rows, cluster, truth, test, notes=notes, names=names)
 
 
-def _left_out(source: Source, able: list[int], total: int, tested: bool) -> tuple[str, ...]:
+def _left_out(source: Source, eligible: list[int], total: int, tested: bool) -> tuple[str, ...]:
     """Which of a user's clients take no part, and why."""
     assert source.group_names is not None
-    small = [name for g, name in enumerate(source.group_names) if g not in set(able)]
+    small = [name for g, name in enumerate(source.group_names) if g not in set(eligible)]
     few = ", ".join(small[:10]) + (", …" if len(small) > 10 else "")
     why = f"{LEAST} train samples and a test sample" if tested else f"{LEAST} samples"
     notes = [f"left out, without {why}: {few} ({len(small)} of {len(source.group_names)})"] if small else []
-    if total < len(able):
-        notes.append(f"the first {total} of {len(able)} clients are used; data.clients=0 uses all of them")
+    if total < len(eligible):
+        notes.append(f"the first {total} of {len(eligible)} clients are used; data.clients=0 uses all of them")
     return tuple(notes)
 
 

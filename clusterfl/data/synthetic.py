@@ -49,8 +49,8 @@ def shape_of(name: str) -> tuple[int, int]:
         return (20, 1) if planted else (60, 10)
     dims, _, outputs = given.partition("x")
     outputs = outputs or ("1" if planted else "")
-    least = 1 if planted else 2
-    if not (dims.isdecimal() and outputs.isdecimal() and int(dims) > 0 and int(outputs) >= least):
+    fewest = 1 if planted else 2
+    if not (dims.isdecimal() and outputs.isdecimal() and int(dims) > 0 and int(outputs) >= fewest):
         words = "DIMS or DIMSxOUTPUTS, for example linear-regression:20" if planted else "DIMSxCLASSES, for example "
         raise ConfigError(f"source={name!r} should end in {words}{'' if planted else 'synthetic:60x10'}")
     return int(dims), int(outputs)

@@ -112,7 +112,9 @@ class Ray(Parallel):
 def connect(workers: int | None, address: str | None) -> bool:
     """Sees to it that this process is connected to Ray; whether that is ours to end."""
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("engine.name='ray' should be another one without ray; pip install 'clusterfl[ray]'")
+        raise ConfigError(
+            "engine.name='ray' should have Ray installed (pip install 'clusterfl[ray]'); name='pool' does without"
+        )
     import ray
 
     if ray.is_initialized():

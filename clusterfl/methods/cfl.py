@@ -137,13 +137,13 @@ class CFL(Method[CFLState]):
         """
         whole = len(own) <= self.exact
         sample = None if whole else keys.choice(keys.fold_in(key, "cut"), len(own), min(SAMPLE, len(own)))
-        some = own.at(sample)
+        some = own.matrix(sample)
         similarity = cosine(some, some)
         leaves = bipartition(similarity, self.linkage)
         across, gap = float(similarity[leaves][:, ~leaves].max()), separation(similarity, leaves)
         if not whole:
             directions = torch.stack([some[side].mean(dim=0) for side in (~leaves, leaves)])
-            leaves = own.nearest(directions, lambda a, b: 1.0 - cosine(a, b))[0] == 1
+            leaves = own.assign(directions, lambda a, b: 1.0 - cosine(a, b))[0] == 1
         return leaves, across, gap
 
     def descend(

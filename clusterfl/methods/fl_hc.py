@@ -115,7 +115,7 @@ class FLHC(Method[FLHCState]):
         """Group numbers ``[m]``, and every group's mean update ``[K, P]``."""
         cut = partial(agglomerate, metric=self.metric, linkage=self.linkage, k=self.k)
         if len(moves) <= self.exact:
-            points = moves.at()
+            points = moves.matrix()
             groups = cut(points, threshold=self.threshold)
             return groups, torch.stack([points[groups == j].mean(dim=0) for j in range(int(groups.max()) + 1)])
         threshold = self.threshold

@@ -70,7 +70,7 @@ def trimmed_kmeans(
         centers, scores = start, squared_distances(points, start)
     labels = scores.argmin(dim=1)
     for _ in range(iterations):
-        near = nearest(scores, attackers)
+        near = untrimmed(scores, attackers)
         members = [near[labels[near] == j] for j in range(k)]
         centers = torch.stack([_center(points[at], centers[j], attackers) for j, at in enumerate(members)])
         scores = squared_distances(points, centers)
@@ -87,13 +87,13 @@ def sketched_trimmed_kmeans(moves: Moves, k: int, key: Key, *, attackers: float)
     sample = sample_of(len(moves), k, key)
     _, first = trimmed_kmeans(points[sample], k, key, attackers=attackers)
     labels, last = trimmed_kmeans(points, k, key, attackers=attackers, start=first)
-    near = nearest(squared_distances(points, last), attackers)
+    near = untrimmed(squared_distances(points, last), attackers)
     zero = torch.zeros(moves.width)
-    centers = torch.stack([_center(moves.only(near[labels[near] == j]).at(), zero, attackers) for j in range(k)])
-    return moves.nearest(centers, squared_distances)[0], centers
+    centers = torch.stack([_center(moves.only(near[labels[near] == j]).matrix(), zero, attackers) for j in range(k)])
+    return moves.assign(centers, squared_distances)[0], centers
 
 
-def nearest(scores: Tensor, attackers: float) -> Tensor:
+def untrimmed(scores: Tensor, attackers: float) -> Tensor:
     """The points that are kept, in ascending order: all but the share that is farthest from all centres."""
     kept = len(scores) - liars(attackers, len(scores))
     return scores.min(dim=1).values.argsort(stable=True)[:kept].sort().values

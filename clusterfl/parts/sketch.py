@@ -60,7 +60,7 @@ class Moves:
         all_rows = torch.arange(len(self)) if self.rows is None else self.rows
         return replace(self, began=self.began[positions], rows=all_rows[positions])
 
-    def at(self, positions: Tensor | None = None) -> Tensor:
+    def matrix(self, positions: Tensor | None = None) -> Tensor:
         """Some rows, or all of them, as a matrix."""
         began = self.began if positions is None else self.began[positions]
         chosen = positions if self.rows is None else self.rows if positions is None else self.rows[positions]
@@ -76,14 +76,14 @@ class Moves:
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """(positions, rows), a few at a time."""
         for positions in torch.arange(len(self)).split(BLOCK):
-            yield positions, self.at(positions)
+            yield positions, self.matrix(positions)
 
     def norms(self) -> Tensor:
         return torch.cat([x.norm(dim=1) for _, x in self.blocks()])
 
     def mean(self) -> Tensor:
         """``[P]``; of up to EXACT rows at once, to the bit as ever."""
-        return self.at().mean(dim=0) if len(self) <= EXACT else self.means(torch.zeros_like(self.began), 1)[0]
+        return self.matrix().mean(dim=0) if len(self) <= EXACT else self.means(torch.zeros_like(self.began), 1)[0]
 
     def means(self, labels: Tensor, k: int, *, old: Tensor | None = None) -> Tensor:
         """``[k, P]``: the mean of every group's rows; a group without any keeps its old mean, or is zero."""
@@ -96,7 +96,7 @@ class Moves:
             found = torch.where(counts.unsqueeze(1) > 0, found, old.double())
         return found.to(self.start[self.names[0]].dtype)
 
-    def nearest(self, means: Tensor, distance: Distance) -> tuple[Tensor, Tensor]:
+    def assign(self, means: Tensor, distance: Distance) -> tuple[Tensor, Tensor]:
         """The group of every row, and its distances ``[m, K]`` to all of them."""
         away = torch.cat([distance(x, means) for _, x in self.blocks()])
         return away.argmin(dim=1), away
@@ -115,7 +115,7 @@ class Moves:
     def _axes(self, key: Key) -> Tensor:
         """``[P, WIDTH]``: the directions in which some of the models differ most; none counts for more than the
         median of them, or those of lying clients would be the only ones."""
-        some = self.at(keys.choice(key, len(self), min(AXES, len(self))))
+        some = self.matrix(keys.choice(key, len(self), min(AXES, len(self))))
         gram = torch.zeros(len(some), len(some), dtype=torch.float64)
         for columns in some.split(COORDINATES, dim=1):
             gram += columns.double() @ columns.double().T
@@ -149,7 +149,7 @@ def group(
     k = int(found.max()) + 1
     labels = settle(points, mean_rows(points[sample], found, k), distance)
     for _ in range(LAST_STEPS):
-        before, labels = labels, moves.nearest(moves.means(labels, k), distance)[0]
+        before, labels = labels, moves.assign(moves.means(labels, k), distance)[0]
         if torch.equal(before, labels):
             break
     return labels

@@ -122,7 +122,7 @@ class Start(Registered):
         seed = keys.fold_in(key, "kmeans")
         moves = Moves.of(got["theta"], start, task.params)
         if self.name == "kmeans-local-exact" or len(got) <= EXACT:
-            return kmeans(moves.at(), k, seed, self.restarts)
+            return kmeans(moves.matrix(), k, seed, self.restarts)
         return group(moves, lambda points: kmeans(points, k, seed, self.restarts), squared_distances, seed, k=k)
 
     def _kin(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:

@@ -47,7 +47,7 @@ class Comparison:
     def seeds(self) -> list[int]:
         return sorted({seed for g in self.groups for seed in g.runs})
 
-    def at(self, method: str, scenario: str) -> Group | None:
+    def group(self, method: str, scenario: str) -> Group | None:
         return next((g for g in self.groups if (g.method, g.scenario) == (method, scenario)), None)
 
     def of(self, scenario: str) -> list[Group]:

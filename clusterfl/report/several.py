@@ -71,7 +71,7 @@ def tiles(found: Comparison) -> list[Tile]:
     for scenario in found.scenarios[:3]:
         stand = standing_in(found, scenario)
         if stand is not None:
-            group = found.at(stand.best, scenario)
+            group = found.group(stand.best, scenario)
             assert group is not None
             mean = Interval.of(list(group.values(found.metric.key).values())).mean
             ties = sum(stand.tied(name) for name in stand.p)
@@ -208,7 +208,7 @@ def rank_part(found: Comparison) -> tuple[list[Figure], str]:
         (s, seed)
         for s in found.scenarios
         for seed in found.seeds
-        if all((g := found.at(m, s)) is not None and seed in g.values(found.metric.key) for m in found.methods)
+        if all((g := found.group(m, s)) is not None and seed in g.values(found.metric.key) for m in found.methods)
     ]
     table = {m: [_group(found, m, s).values(found.metric.key)[seed] for s, seed in blocks] for m in found.methods}
     got = ranks(table, higher=found.metric.higher)
@@ -225,7 +225,7 @@ def rank_part(found: Comparison) -> tuple[list[Figure], str]:
 
 
 def _group(found: Comparison, method: str, scenario: str) -> Group:
-    group = found.at(method, scenario)
+    group = found.group(method, scenario)
     assert group is not None
     return group
 
@@ -270,7 +270,7 @@ def agreement(found: Comparison) -> list[Figure]:
     table = np.full((len(found.methods), len(columns)), math.nan)
     for i, method in enumerate(found.methods):
         for j, column in enumerate(found.seeds if by_seed else found.scenarios):
-            group = found.at(method, found.scenarios[0] if by_seed else str(column))
+            group = found.group(method, found.scenarios[0] if by_seed else str(column))
             values = {} if group is None else group.values("ari")
             if by_seed and isinstance(column, int):
                 table[i, j] = values.get(column, math.nan)

@@ -40,11 +40,11 @@ def test_blocks_are_the_rows_of_the_whole_matrix_to_the_bit() -> None:
     theta, start = models(TRUTH[:300])
     held = Moves.of(theta, start, ("a", "b"))
     whole = flat(subtract(theta, repeat(start, 300)))
-    assert torch.equal(held.at(), whole) and torch.equal(torch.cat([x for _, x in held.blocks()]), whole)
+    assert torch.equal(held.matrix(), whole) and torch.equal(torch.cat([x for _, x in held.blocks()]), whole)
     assert torch.equal(held.norms(), whole.norm(dim=1)) and torch.equal(held.mean(), whole.mean(dim=0))
     some = torch.tensor([7, 3, 299])
     part = held.only(some).only(torch.tensor([2, 0]))
-    assert torch.equal(held.at(some), whole[some]) and torch.equal(part.at(), whole[[299, 7]])
+    assert torch.equal(held.matrix(some), whole[some]) and torch.equal(part.matrix(), whole[[299, 7]])
     means = held.means(TRUTH[:300], 4)
     expected = torch.stack([whole[TRUTH[:300] == j].mean(dim=0) for j in range(3)])
     torch.testing.assert_close(means[:3], expected, rtol=0, atol=1e-5)
@@ -57,12 +57,12 @@ def test_models_may_begin_from_different_centres() -> None:
     centers["a"][1] += 1.0
     began = torch.arange(40) % 2
     held = Moves(theta, centers, began, ("a", "b"))
-    assert torch.equal(held.at(), flat(subtract(theta, take(centers, began))))
+    assert torch.equal(held.matrix(), flat(subtract(theta, take(centers, began))))
 
 
 def test_a_sketch_keeps_distances_and_cosines() -> None:
     held = moves(TRUTH[:200])
-    whole, sketch = held.at(), held.sketch(keys.key(3))
+    whole, sketch = held.matrix(), held.sketch(keys.key(3))
     # 200 models span a space of 200 axes: nothing is lost
     torch.testing.assert_close(squared_distances(sketch, sketch), squared_distances(whole, whole), rtol=1e-3, atol=1e-2)
     torch.testing.assert_close(cosine(sketch, sketch), cosine(whole, whole), rtol=0, atol=1e-4)
@@ -76,7 +76,7 @@ def test_a_sketch_keeps_distances_and_cosines() -> None:
 def test_agglomeration_of_a_sample_agrees_with_that_of_everybody(metric: Metric, linkage: Linkage) -> None:
     held, cut = moves(), partial(agglomerate, metric=metric, linkage=linkage, k=3)
     found = group(held, cut, partial(distances, metric=metric), keys.key(1), k=3, absolute=metric == "l1")
-    assert adjusted_rand_score(cut(held.at()[:600]), found[:600]) == 1.0
+    assert adjusted_rand_score(cut(held.matrix()[:600]), found[:600]) == 1.0
     assert adjusted_rand_score(TRUTH, found) == 1.0
 
 
@@ -84,7 +84,7 @@ def test_kmeans_of_a_sample_agrees_with_that_of_everybody_where_groups_overlap()
     held = moves(apart=0.1)
     seed = keys.key(2)
     found = group(held, lambda points: kmeans(points, 3, seed, 5), squared_distances, seed, k=3)
-    exact = kmeans(held.at(), 3, seed, 5)
+    exact = kmeans(held.matrix(), 3, seed, 5)
     assert 0.3 < adjusted_rand_score(TRUTH, exact) < 1.0  # it is not an easy case
     assert adjusted_rand_score(exact, found) > 0.75
 
@@ -97,7 +97,7 @@ def test_trimmed_kmeans_of_sketches_withstands_the_same_liars() -> None:
     honest = torch.ones(1500, dtype=torch.bool)
     honest[liars] = False
     s, centers = sketched_trimmed_kmeans(held, 3, keys.key(4), attackers=0.2)
-    exact, expected = trimmed_kmeans(held.at(), 3, keys.key(4), attackers=0.2)
+    exact, expected = trimmed_kmeans(held.matrix(), 3, keys.key(4), attackers=0.2)
     assert adjusted_rand_score(exact[honest], s[honest]) == 1.0 == adjusted_rand_score(TRUTH[honest], s[honest])
     order = [int(s[exact == j].mode().values) for j in range(3)]
     torch.testing.assert_close(centers[order], expected, rtol=0, atol=0.1)  # means of 400
