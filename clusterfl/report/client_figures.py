@@ -18,7 +18,6 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.config import Config
-from clusterfl.config.overrides import merged
 from clusterfl.evaluate import personal_models
 from clusterfl.loop import Simulation
 from clusterfl.parts.local import Train
@@ -83,8 +82,7 @@ def small_client(results: Sequence[Result], config: Config, path: Path) -> None:
 def _features(config: Config, path: Path, *, largest: bool, enough: int = 60) -> None:
     figure = figure_of(11.4, 3.8)
     for axes, method in zip(figure.subplots(1, len(METHODS)), METHODS, strict=True):
-        table = {**config.table(), "method": method}
-        with _ended(Config.parse(merged(table, {}))) as simulation:
+        with _ended(Config.parse({**config.table(), "method": method})) as simulation:
             engine, population = simulation.engine, simulation.population
             sizes = population.train.sizes[: population.clients]
             who = sizes.argmax() if largest else torch.where(sizes >= enough, sizes, sizes.max() + 1).argmin()
@@ -99,7 +97,8 @@ def _features(config: Config, path: Path, *, largest: bool, enough: int = 60) ->
         for c in y.unique().tolist():
             axes.scatter(points[y == c, 0], points[y == c, 1], s=8, label=str(c))
         right = float((answers.argmax(dim=1) == y).double().mean())
-        axes.set(title=f"{method['name']}, client {int(who)}: {100 * right:.0f} % of {len(y)} right", xticks=[], yticks=[])
+        axes.set(title=f"{method['name']}, client {int(who)}: {100 * right:.0f} % of {len(y)} right")
+        axes.set(xticks=[], yticks=[])
         axes.legend(fontsize=6, title="class", title_fontsize=6)
     figure.savefig(path, dpi=DPI)
 

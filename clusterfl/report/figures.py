@@ -42,6 +42,19 @@ def by_setting(results: Sequence[Result], config: Config, path: Path) -> None:
     _save(figure, axes, path)
 
 
+def by_clusters(results: Sequence[Result], config: Config, path: Path) -> None:
+    """Accuracy before and after personalisation by the number of clusters asked for (FCCA's Fig. 3)."""
+    figure = figure_of(6.4, 3.6)
+    axes = figure.add_subplot()
+    settings = _by(results, "setting")
+    for metric, label in (("global_weighted", "global"), ("accuracy_mean", "personalised")):
+        values = [100 * _mean(r["metrics"][metric] for r in runs) for _, runs in settings]
+        axes.plot(range(len(settings)), values, marker="o", label=label)
+    axes.set_xticks(range(len(settings)), [name for name, _ in settings])
+    axes.set(ylabel="accuracy")
+    _save(figure, axes, path)
+
+
 def megabytes(results: Sequence[Result], config: Config, path: Path) -> None:
     """Metered traffic of whole runs (FedDSMIC's Fig. 5)."""
     figure = figure_of(5.6, 3.2)
