@@ -31,7 +31,7 @@ def inter_curves(results: Sequence[Result], config: Config, path: Path) -> None:
 
 def by_setting(results: Sequence[Result], config: Config, path: Path) -> None:
     """The first figure of every row by setting, mean over seeds."""
-    figure = _figure(6.4, 3.6)
+    figure = figure_of(6.4, 3.6)
     axes = figure.add_subplot()
     settings = list(dict.fromkeys(r["setting"] for r in results))
     for row, mine in _by(results, "row"):
@@ -42,9 +42,22 @@ def by_setting(results: Sequence[Result], config: Config, path: Path) -> None:
     _save(figure, axes, path)
 
 
+def by_clusters(results: Sequence[Result], config: Config, path: Path) -> None:
+    """Accuracy before and after personalisation by the number of clusters asked for (FCCA's Fig. 3)."""
+    figure = figure_of(6.4, 3.6)
+    axes = figure.add_subplot()
+    settings = _by(results, "setting")
+    for metric, label in (("global_weighted", "global"), ("accuracy_mean", "personalised")):
+        values = [100 * _mean(r["metrics"][metric] for r in runs) for _, runs in settings]
+        axes.plot(range(len(settings)), values, marker="o", label=label)
+    axes.set_xticks(range(len(settings)), [name for name, _ in settings])
+    axes.set(ylabel="accuracy")
+    _save(figure, axes, path)
+
+
 def megabytes(results: Sequence[Result], config: Config, path: Path) -> None:
     """Metered traffic of whole runs (FedDSMIC's Fig. 5)."""
-    figure = _figure(5.6, 3.2)
+    figure = figure_of(5.6, 3.2)
     axes = figure.add_subplot()
     rows = list(_by(results, "row"))
     for offset, way in ((-0.2, "bytes_down"), (0.2, "bytes_up")):
@@ -56,7 +69,7 @@ def megabytes(results: Sequence[Result], config: Config, path: Path) -> None:
 
 def split_by_alpha(results: Sequence[Result], config: Config, path: Path) -> None:
     """Who holds which classes, for three values of alpha (FedDSMIC's Fig. 3)."""
-    figure = _figure(10.5, 3.2)
+    figure = figure_of(10.5, 3.2)
     for axes, alpha in zip(figure.subplots(1, 3, sharey=True), (0.05, 0.5, 1.0), strict=True):
         data = replace(config.data, alpha=alpha)
         people = config.model_copy(update={"data": data}).population()
@@ -106,7 +119,7 @@ def unknown_labels(results: Sequence[Result], config: Config, path: Path) -> Non
 
     from clusterfl.runs.setup import prepare
 
-    figure = _figure(9.6, 6.4)
+    figure = figure_of(9.6, 6.4)
     grid = figure.subplots(2, 3)
     for line, alpha in zip(grid, (0.0, 1.0), strict=True):
         changed = config.model_copy(update={"method": replace(config.method, alpha=alpha)})  # type: ignore[type-var]
@@ -130,7 +143,7 @@ def _curves(results: Sequence[Result], name: str, label: str, path: Path) -> Non
     if not results:
         raise ClusterflError(f"{path.name}: no result holds a {name} yet")
     settings = list(_by(results, "setting"))
-    figure = _figure(0.8 + 4.6 * len(settings), 3.4)
+    figure = figure_of(0.8 + 4.6 * len(settings), 3.4)
     for axes, (setting, mine) in zip(figure.subplots(1, len(settings), squeeze=False)[0], settings, strict=True):
         for row, runs in _by(mine, "row"):
             rounds = [t for t, _ in runs[0][name]]
@@ -154,7 +167,7 @@ def _mean(values: Iterable[float]) -> float:
     return statistics.fmean(values)
 
 
-def _figure(width: float, height: float) -> Any:
+def figure_of(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:

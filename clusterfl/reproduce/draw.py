@@ -24,7 +24,9 @@ def shown(e: Experiment, every: Sequence[Experiment]) -> list[Table]:
         found = [
             {**result, "row": cell.row.name, "setting": cell.setting.name}
             for cell in source.cells(scale, held.seeds)
-            if (not e.shows or cell.setting.name in e.shows) and (result := held.of(cell)) is not None
+            if (not e.shows or cell.setting.name in e.shows)
+            and (not e.lines or cell.row.name in e.lines)
+            and (result := held.of(cell)) is not None
         ]
         if any(not e.needs or r.get(e.needs) for r in found):
             return found

@@ -104,6 +104,7 @@ class Experiment:
     uses: str | None = None  # a figure of another experiment's results
     report: str | None = None  # what draws it, as module:function
     shows: tuple[str, ...] = ()  # the settings that it shows; none: all
+    lines: tuple[str, ...] = ()  # the rows that it shows; none: all
     needs: str | None = None  # what a result must hold to be shown: inter_curve
     not_run: str = "time"  # why figures are not run at full scale: time, data, size
     base: Table = field(default_factory=dict)

@@ -157,3 +157,22 @@ def test_the_servers_view_of_strong_privacy_leaves_the_label_ratios_open() -> No
     left = guesses[fits]
     assert 1 < len(left) < len(guesses), "answers say something, but not all"
     assert float((left - truth).abs().sum(dim=1).max()) > 0.05
+
+
+def test_the_uploaded_model_tells_the_label_ratios_all_the_same() -> None:
+    """Eq. 8 speaks of distances and answers alone. The server also has the models: a step moves the biases of the last
+    layer by the client's label ratios less what the sent model expected, which a cluster has in common."""
+    population, task = skewed_population(), small_task()
+    engine = Serial(task, population)
+    strong = replace(QUICK, privacy="strong", local=SGD(lr=0.1, batch=1000, steps=1))
+    state = play(strong, engine, rounds=0)
+    sent = take(state.centers, state.assign)
+    theta = engine.cohort(torch.arange(6), KEY).run(strong.train, theta=sent)["theta"]
+    bias = task.head[-1]
+    counts = [torch.bincount(population.train.of(i)[1], minlength=CLASSES).float() for i in range(6)]
+    seen, held = (theta[bias] - sent[bias]) / 0.1, torch.stack([c / c.sum() for c in counts])
+    for j in state.assign.unique().tolist():  # among themselves
+        mine = state.assign == j
+        seen[mine], held[mine] = seen[mine] - seen[mine].mean(dim=0), held[mine] - held[mine].mean(dim=0)
+    assert float(held.norm()) > 0.1
+    assert float((seen - held).norm() / held.norm()) < 0.5, "the ratios, to less than half of what tells them apart"

@@ -35,6 +35,7 @@ def figure(folder: Path, report: str, more: str = "") -> tuple[Experiment, list[
         ("inter_curves", {"inter_curve": [[2, 0.5]]}),
         ("megabytes", {}),
         ("by_setting", {}),
+        ("by_clusters", {}),
     ],
 )
 def test_a_figure_is_drawn_from_results(folder: Path, tiny: Experiment, report: str, held: dict[str, object]) -> None:
@@ -43,9 +44,17 @@ def test_a_figure_is_drawn_from_results(folder: Path, tiny: Experiment, report: 
     with pytest.raises(ClusterflError, match=r"some.fig2 shows what some.table1 runs, of which there is no result yet"):
         draw(e, every, path)
     for cell in tiny.cells("full", [0]):
-        figures = {"accuracy_mean": 0.5, "accuracy_top5_weighted": 0.5, "bytes_up": 1e6, "bytes_down": 2e6}
+        figures = {
+            "accuracy_mean": 0.5,
+            "accuracy_top5_weighted": 0.5,
+            "global_weighted": 0.4,
+            "bytes_up": 1e6,
+            "bytes_down": 2e6,
+        }
         write_result(cell, {**result(cell, **figures), **held})
     assert [r["setting"] for r in shown(e, every)] == ["R=1.0", "R=1.0"]
+    e, every = figure(folder, report, 'shows = ["R=1.0"]\nlines = ["Global"]')
+    assert [r["row"] for r in shown(e, every)] == ["Global"]
     assert draw(e, every, path) == path and path.read_bytes().startswith(b"\x89PNG")
 
 
