@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.config import Config
-from clusterfl.evaluate import personal_models
+from clusterfl.evaluate.served import personal_models
 from clusterfl.loop import Simulation
 from clusterfl.parts.local import Train
 from clusterfl.report.figures import DPI, Result, figure_of
