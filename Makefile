@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # one thread per process: clusterfl works in parallel across clients, not inside a matrix product
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-flower faults lint docs listing
+.PHONY: setup demo picture test test-flower faults lint docs listing
 
 setup: $(READY)
 
@@ -17,15 +17,22 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	touch $@
 
+# the table of the README, and runs/demo/report.html; under two minutes on two cores
 demo: $(READY)
-	$(BIN)/clusterfl compare --methods local,fedavg,ifca,md-icfl --seeds 0-2 --out runs/demo --force --report
+	$(BIN)/clusterfl compare --methods local,fedavg,ifca,kin,md-icfl --seeds 0-2 --out runs/demo --force --report
+
+# the pictures of README and docs/report.md, as a browser shows the reports (needs chromium)
+picture: demo
+	$(BIN)/clusterfl run --set method.start=random-partition --out runs/ifca --force --report --quiet
+	$(BIN)/python examples/own_table.py --out runs/own
+	$(BIN)/python -m tests.report.pictures
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # federations of real processes on loopback: methods on four nodes, killed nodes and servers, strangers
 test-flower: $(READY)
-	$(BIN)/python -m pytest -m slow tests/flower
+	$(BIN)/python -m pytest -m slow tests/flower tests/test_examples.py
 
 # every row of docs/faults.md in full, in under 40 minutes on two cores
 faults: $(READY)
@@ -43,3 +50,4 @@ listing: $(READY)
 # the site into site/, strictly; it opens from disk
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	cd docs && cp --parents *.md methods/*.md ../site  # as they were written: llms.txt lists them

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 import sys
 import tomllib
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click import Group
 from typer.main import get_command
 
 import clusterfl
@@ -20,8 +23,11 @@ from clusterfl.config.schema import _TABLES
 from clusterfl.methods import METHODS
 from clusterfl.methods.presets import PAPER
 from clusterfl.runs import coverage
+from tests.commands.calls import call
+from tests.hospitals import NAMES, hospital_table
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
 SMALL = ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"]
 
 
@@ -41,7 +47,8 @@ def test_the_code_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_configs_load() -> None:
-    found = [block for page in ("docs/config.md", "docs/regression.md", "README.md") for block in blocks(page, "toml")]
+    pages = ("docs/config.md", "docs/regression.md", "docs/commands.md")
+    found = [block for page in pages for block in blocks(page, "toml")]
     assert found
     for text in found:
         Config.parse(tomllib.loads(text))
@@ -108,12 +115,66 @@ def test_every_result_is_documented(tmp_path: Path) -> None:
 
 def test_every_command_is_documented() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
     for name in (name for name, command in commands.items() if not command.hidden):
-        assert f"clusterfl {name}" in text, f"clusterfl {name} is not in README.md"
+        assert f"clusterfl {name}" in text, f"clusterfl {name} is not in docs/commands.md"
 
 
-PAGES = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
+def indented(page: str) -> list[str]:
+    """The commands of a page's indented blocks, without remarks and paths of the program."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = re.findall(r"^ {4}(?:\.venv/bin/)?(clusterfl .*)$", text, flags=re.MULTILINE)
+    return [line.partition("  #")[0].strip() for line in lines]
+
+
+@pytest.mark.parametrize("line", [*indented("docs/commands.md"), *indented("docs/report.md"), *indented("README.md")])
+def test_commands_of_the_docs_can_be_typed(line: str) -> None:
+    """Each names a command and options that there are; what they do is tested elsewhere."""
+    command: Any = get_command(app)
+    words = shlex.split(line)[1:]
+    while isinstance(command, Group):
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words, resilient_parsing=True)
+    options = {name for p in command.params for name in p.opts}
+    assert {w.partition("=")[0] for w in words if w.startswith("--")} <= options, line
+
+
+def test_the_demo_is_what_the_docs_say() -> None:
+    """The command behind table and picture is that of `make demo`, and the table has its methods."""
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    command = re.search(r"\$\(BIN\)/(clusterfl compare .*)", make)
+    assert command
+    for page in ("README.md", "docs/report.md"):
+        assert command[1] in (ROOT / page).read_text(encoding="utf-8").replace("\n", " "), page
+    table = re.findall(r"^\| ([\w-]+) \| \d", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    methods = re.search(r"--methods ([\w,-]+)", command[1])
+    assert methods and table == methods[1].split(",")
+
+
+def test_the_second_command_of_the_readme_runs(tmp_path: Path) -> None:
+    """On a table whose two kinds of clients nobody has told apart."""
+    (line,) = indented("README.md")
+    hospital_table(NAMES).to_csv(tmp_path / "patients.csv", index=False)
+    done = call(*shlex.split(line)[1:], "--set", "rounds=2", "--set", "engine.name=serial", folder=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert list(tmp_path.glob("runs/*/report.html"))
+
+
+def test_llms_txt_has_every_page_of_the_site() -> None:
+    nav = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    listed = re.findall(r"^- \[.+?\]\((.+?)\): .+$", (ROOT / "docs/llms.txt").read_text(), flags=re.MULTILINE)
+    assert nav and listed == nav
+    for name in METHODS:
+        assert f"- [{name}](methods/{name}.md): {METHODS[name].summary}\n" in (ROOT / "docs/llms.txt").read_text()
+
+
+PICTURES = sorted((ROOT / "docs").glob("*.png"))
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_small_and_shown(path: Path) -> None:
+    assert path.stat().st_size < 300_000
+    assert any(path.name in (ROOT / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -30,7 +30,10 @@ def flow_figure(run: Run) -> list[Figure]:
     moved = [float((run.assign[j] != run.assign[max(j - 1, 0)]).mean()) for j in range(len(run.assign))]
     places = rounds_shown(moved) if len(run.assign) > 1 else [0]
     heads = ["start" if run.rounds[j] == 0 else f"round {run.rounds[j]}" for j in places]
-    drawing = flow([run.assign[j] for j in places], heads, run.names, title="who is where", true=run.truth)
+    calm = not any(moved)
+    columns = [run.assign[j] for j in places]
+    height = 220.0 if calm and run.truth is None else 380.0
+    drawing = flow(columns, heads, run.names, title="who is where", true=run.truth, height=height)
     shown = (
         ""
         if len(places) == len(run.rounds)
@@ -41,7 +44,7 @@ def flow_figure(run: Run) -> list[Figure]:
         Figure(
             "Who is where",
             drawing,
-            "Ribbons are clients, coloured by where they come from." + against + shown,
+            "Ribbons are clients, coloured by where they come from." + against + (" Nobody moved." if calm else shown),
             wide=True,
         )
     ]
@@ -139,9 +142,9 @@ def confusion_figures(run: Run, most: int = 8) -> list[Figure]:
     if not found:
         return []
     largest = sorted(map(int, found["counts"]), key=lambda k: (-(run.last == k).sum(), k))[:most]
-    drawings = [
-        (f"cluster {k}", _confusion(run, np.array(found["counts"][str(k)], dtype=float))) for k in sorted(largest)
-    ]
+    width = 1160.0 / min(len(largest), 4) - 12.0  # as wide as it will be shown, so that words keep their size
+    tables = {k: np.array(found["counts"][str(k)], dtype=float) for k in sorted(largest)}
+    drawings = [(f"cluster {k}", _confusion(run, table, width)) for k, table in tables.items()]
     before = " before clients personalise it" if run.details.get("personal") else ""
     note = f"Of each true class (row), the answers (column) of the cluster's model{before} on its clients' test data."
     note += "" if found["all"] else " A sample of the test data is counted."
@@ -149,11 +152,11 @@ def confusion_figures(run: Run, most: int = 8) -> list[Figure]:
     return [Figure("Confusion in each cluster", side_by_side(drawings, title="confusion"), note, wide=True)]
 
 
-def _confusion(run: Run, table: np.ndarray) -> Html:
+def _confusion(run: Run, table: np.ndarray, width: float) -> Html:
     total = table.sum(axis=1, keepdims=True)
     share = np.where(total > 0, table / np.maximum(total, 1), math.nan)
     names = run.classes if len(table) <= 12 else []
-    return heat_map(share, title="confusion", rows=names, columns=names, low=0.0, high=1.0, width=300.0)
+    return heat_map(share, title="confusion", rows=names, columns=names, low=0.0, high=1.0, width=width)
 
 
 def model_figures(run: Run) -> list[Figure]:

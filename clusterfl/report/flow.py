@@ -9,7 +9,7 @@ import numpy as np
 
 from clusterfl.report.svg import Html, colour, el, group, number, picture, shortened, text
 
-WIDTH, HEIGHT = 1160.0, 380.0
+WIDTH = 1160.0
 COLUMNS = 8  # rounds that are drawn
 NODE, TOP, LEFT, RIGHT = 14.0, 36.0, 30.0, 130.0
 
@@ -53,6 +53,7 @@ def flow(
     *,
     title: str,
     true: np.ndarray | None = None,
+    height: float = 380.0,
 ) -> Html:
     """One column of groups for each round, ribbons as thick as the number of clients between them."""
     sides = [Side(head, c, np.unique(c).tolist()) for head, c in zip(heads, columns, strict=True)]
@@ -60,18 +61,18 @@ def flow(
         sides.append(Side("true cluster", true, _by_neighbours(true, columns[-1]), true=True))
     most = max(len(side.order) for side in sides)
     gap = min(16.0, 90.0 / most)
-    unit = (HEIGHT - 12 - TOP - gap * (most - 1)) / max(len(names), 1)
+    unit = (height - 12 - TOP - gap * (most - 1)) / max(len(names), 1)
     step = (WIDTH - LEFT - RIGHT - NODE) / max(len(sides) - 1, 1)
     ribbons: list[Html] = []
     nodes: list[Html] = []
     for c, side in enumerate(sides):
-        x, places = LEFT + c * step, _places(side, gap, unit)
+        x, places = LEFT + c * step, _places(side, gap, unit, height)
         nodes += [text(x + NODE / 2, 20, side.head, "middle", "head")]
         nodes += _nodes(side, places, x, unit, names, named=c + 1 == len(sides))
         if c + 1 < len(sides):
-            there = _places(sides[c + 1], gap, unit)
+            there = _places(sides[c + 1], gap, unit, height)
             ribbons += _ribbons(side, sides[c + 1], places, there, x + NODE, x + step, unit, names)
-    return picture(WIDTH, HEIGHT, [group(ribbons), group(nodes)], title)
+    return picture(WIDTH, height, [group(ribbons), group(nodes)], title)
 
 
 def _by_neighbours(groups: np.ndarray, before: np.ndarray) -> list[int]:
@@ -79,10 +80,10 @@ def _by_neighbours(groups: np.ndarray, before: np.ndarray) -> list[int]:
     return sorted(np.unique(groups).tolist(), key=lambda k: (float(before[groups == k].mean()), k))
 
 
-def _places(side: Side, gap: float, unit: float) -> dict[int, float]:
+def _places(side: Side, gap: float, unit: float, height: float) -> dict[int, float]:
     """Where each group begins, the column as a whole in the middle."""
     total = len(side.groups) * unit + gap * (len(side.order) - 1)
-    y, places = TOP + (HEIGHT - 12 - TOP - total) / 2, {}
+    y, places = TOP + (height - 12 - TOP - total) / 2, {}
     for k in side.order:
         places[k] = y
         y += float((side.groups == k).sum()) * unit + gap

@@ -39,7 +39,7 @@ def heat_map(
     values = np.asarray(values, dtype=float)
     n, m = values.shape
     longest = max((len(r) for r in rows), default=0)
-    left = 14.0 + (min(7.4 * min(longest, 18), 136.0) if rows else 0)
+    left = 16.0 + (min(8.2 * min(longest, 18), 140.0) if rows else 0)
     top, right = (30.0 if columns or beside else 8.0), (78.0 if beside else 12.0)
     across = cell or (width - left - right) / max(m, 1)
     down = across if cell or not rows else min(across, max(13.0, min(28.0, 440.0 / max(n, 1))))

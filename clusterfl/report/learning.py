@@ -94,12 +94,15 @@ def agreement_figure(run: Run) -> list[Figure]:
         y = _column(run, lambda r, key=key: r.get(key))  # type: ignore[misc]
         if np.isfinite(y).any():
             lines.append(Curve(name, x, y, k, strong=key == "ari"))
-    if not lines or len(x) < 2 or not run.clustered:
+    truth = any(c.strong for c in lines)
+    told = truth or any(c.y.any() for c in lines)  # without a truth and without moves there is nothing to see
+    if len(x) < 2 or not run.clustered or not told:
         return []
     drawing = curves(lines, title="agreement and moves", x_name="round", unit="index", zero=True)
-    return [
-        Figure("Do the clusters settle?", drawing, "An ARI of 1 is the true grouping, 0 is chance; moves as a share.")
-    ]
+    note = (
+        "An ARI of 1 is the true grouping, 0 is chance; moves as a share." if truth else "Moves as a share of clients."
+    )
+    return [Figure("Do the clusters settle?", drawing, note)]
 
 
 def cost_figures(run: Run) -> list[Figure]:

@@ -83,6 +83,7 @@ def tiles(run: Run) -> list[Tile]:
     s, m = run.summary, run.metric
     spread = s.get(f"{m.name}_std")
     true = s.get("true_clusters")
+    calm = "nobody moved" if s.get("settled") == 0 else "the last move of a client"
     candidates = [
         Tile(
             m.key,
@@ -100,7 +101,7 @@ def tiles(run: Run) -> list[Tile]:
             "count",
             "truth unknown" if true is None else f"{true} true ones",
         ),
-        Tile("settled", "settled in round", s.get("settled"), "count", "the last move of a client"),
+        Tile("settled", "settled in round", s.get("settled"), "count", calm),
         Tile(f"unseen_{m.name}", "unseen clients", s.get(f"unseen_{m.name}"), m.unit, f"{s.get('unseen')} newcomers"),
         Tile(
             f"global_{m.name}",

@@ -87,7 +87,7 @@
         const tr = document.createElement("tr");
         row.forEach((cell, j) => {
           const td = document.createElement("td"), kind = spec.columns[j].kind;
-          if (kind === "text") td.className = "text";
+          if (kind === "text") td.className = String(value(cell)).length > 40 ? "text" : "text short";
           if (cell !== null && typeof cell === "object" && cell.c) td.className += " " + cell.c;
           if (kind === "cluster" && value(cell) !== null) {
             const pill = document.createElement("span");
