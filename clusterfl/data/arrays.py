@@ -81,6 +81,10 @@ def _pair(side: str, i: int, name: str, x: Any, y: Any) -> tuple[Array, Array]:
     samples, labels = np.ascontiguousarray(x), np.ascontiguousarray(y)
     if len(samples) != len(labels):
         raise ValueError(f"{side}[{i}] ({name}): {len(samples)} samples should have as many labels, not {len(labels)}")
+    if samples.dtype.kind == "O" and all(
+        isinstance(v, bool | int | float | np.number | np.bool_) for v in samples.flat
+    ):
+        samples = samples.astype(np.float64)  # a table with columns of several types
     finite(samples, _where(side, name))
     kept = samples.dtype.kind in "iu" and samples.dtype != np.uint8
     return samples.astype(np.int64 if kept else np.float32), labels

@@ -12,6 +12,7 @@ from clusterfl.errors import DataError, suggestion
 
 Array = npt.NDArray[Any]
 Where = Callable[[int], str]  # the place of a row in words
+MOST_CLASSES = 1_000_000  # a model has an output for each
 
 
 def code_labels(y: Array, where: Where, known: Sequence[str] | None = None) -> tuple[Array, tuple[str, ...]]:
@@ -45,17 +46,16 @@ def whole(y: Array, where: Where) -> Array:
 
 def class_numbers(y: Array, where: Where, classes: int | None = None) -> Array:
     """Labels that are class numbers already, from 0 and below ``classes``."""
-    numbers = whole(y, where) if y.dtype.kind == "f" else y.astype(np.int64)
-    low = np.flatnonzero(numbers < 0)
+    if y.dtype.kind == "f":
+        whole(y, where)
+    low = np.flatnonzero(y < 0)
     if len(low):
-        raise DataError(f"{where(int(low[0]))}: the label {numbers[low[0]]} should be a class number from 0")
-    high = np.flatnonzero(numbers >= (np.inf if classes is None else classes))
+        raise DataError(f"{where(int(low[0]))}: the label {y[low[0]]:.0f} should be a class number from 0")
+    high = np.flatnonzero(y >= (MOST_CLASSES if classes is None else classes))  # before they are cut to 63 bits
     if len(high):
-        raise DataError(
-            f"{where(int(high[0]))}: the label {numbers[high[0]]} should be below the number of classes, {classes}: "
-            "class numbers start at 0"
-        )
-    return numbers
+        limit = f"{MOST_CLASSES}" if classes is None else f"the number of classes, {classes}: class numbers start at 0"
+        raise DataError(f"{where(int(high[0]))}: the label {y[high[0]]:.0f} should be below {limit}")
+    return y.astype(np.int64)
 
 
 def finite_numbers(y: Array, where: Where) -> Array:
@@ -63,16 +63,28 @@ def finite_numbers(y: Array, where: Where) -> Array:
     if y.dtype.kind not in "biuf":
         row = where(0)
         raise DataError(f"{row}: targets should be numbers for a loss of numbers; use loss 'cross-entropy' for classes")
-    bad = np.flatnonzero(~np.isfinite(y).all(axis=tuple(range(1, y.ndim))))
+    bad = unbounded(y)
     if len(bad):
         raise DataError(f"{where(int(bad[0]))}: the target {y[bad[0]]} should be a finite number")
     return y.astype(np.float32)
 
 
 def finite(x: Array, where: Where) -> None:
-    """Refuses NaN and infinity, by the first row that has one."""
-    if x.dtype.kind != "f":
-        return
-    bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
+    """Refuses what is no number, and NaN and infinity by the first row that has one."""
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{where(0)}: samples should be real numbers, not {x.dtype}")
+    bad = unbounded(x)
     if len(bad):
-        raise DataError(f"{where(int(bad[0]))}: samples should be finite numbers, without NaN or infinity")
+        raise DataError(
+            f"{where(int(bad[0]))}: samples should be finite numbers, without NaN or infinity (above 3e38 is infinite)"
+        )
+
+
+def unbounded(values: Array) -> Array:
+    """Rows with a number that is not finite as float32, which is what models read."""
+    if values.dtype.kind != "f":
+        return np.zeros(0, dtype=np.int64)
+    with np.errstate(over="ignore"):
+        return np.flatnonzero(
+            ~np.isfinite(values.astype(np.float32, copy=False)).all(axis=tuple(range(1, values.ndim)))
+        )

@@ -16,7 +16,7 @@ from clusterfl.data import partition, synthetic
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
 from clusterfl.data.registry import load_source
-from clusterfl.data.shards import Shards
+from clusterfl.data.shards import PIECE, Shards
 from clusterfl.data.shift import Shift, make_shift
 from clusterfl.data.source import Samples, Source, to_float
 from clusterfl.data.splits import SPLITS, Pool, assign_clusters, domain_rows, with_own_test
@@ -44,9 +44,12 @@ def gather(
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     k_clusters = len(shift.angles)
     virtual = torch.cat(rows)
-    virtual += torch.from_numpy(cluster * len(y)).repeat_interleave(sizes)  # in place: there may be millions
+    for some in torch.arange(len(rows)).split(1000):  # in place, a few clients at a time: there may be millions of rows
+        first = torch.from_numpy(cluster * len(y))[some].repeat_interleave(sizes[some])
+        virtual[offsets[some[0]] : offsets[some[-1] + 1]] += first
     used = torch.zeros(k_clusters * len(y), dtype=torch.bool)
-    used[virtual] = True
+    for piece in virtual.split(PIECE):
+        used[piece] = True
     place = used.cumsum(0) - 1
     total = int(place[-1]) + 1
     dtype = torch.float32 if y.dtype.kind == "f" else torch.int64
@@ -59,7 +62,9 @@ def gather(
             xk, yk = shift.apply(to_float(x[mine], normalize, levels), torch.from_numpy(y[mine]), k)
             out_x[start:end], out_y[start:end] = xk, yk
         start = end
-    return Shards(out_x, out_y, place[virtual], offsets)
+    for piece in virtual.split(PIECE):
+        piece.copy_(place[piece])
+    return Shards(out_x, out_y, virtual, offsets)
 
 
 def _take_indicators(config: DataConfig, y: Array, key: Key) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clusterfl import keys
 
-PIECE = 1 << 20  # rows that are looked at together
+PIECE = 1 << 17  # rows that are looked at together
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.data.labels import MOST_CLASSES
 from clusterfl.data.partition import stratified
 from clusterfl.errors import ConfigError, DataError, suggestion
 
 Array = npt.NDArray[Any]
 NORMALIZE = ("symmetric", "unit")
-MOST_CLASSES = 1_000_000  # a model has an output for each
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clusterfl.data.formats import names_the_file
-from clusterfl.data.labels import code_labels, finite_numbers
+from clusterfl.data.labels import code_labels, finite_numbers, unbounded
 from clusterfl.errors import DataError, suggestion
 
 Array = npt.NDArray[Any]
@@ -98,7 +98,7 @@ def _numbers(path: Path, name: str, column: Column) -> Array:
             f"{path}: column {name!r}, row {row + 1} should be a number, not {str(column[row])!r}; write text and "
             "dates as numbers, or leave the column out with data.feature_columns"
         )
-    bad = np.flatnonzero(~np.isfinite(values.astype(np.float64)))
+    bad = unbounded(values)
     if len(bad):
         raise DataError(f"{path}: column {name!r}, row {bad[0] + 1} should be a finite number, not {values[bad[0]]}")
     found: Array = values.astype(np.float32)

@@ -117,7 +117,12 @@ class Parallel(BaseEngine):
         super().set_population(population)
         self.end_members()
         self.place(population)
-        self._members = [self.spawn() for _ in range(self.workers)]
+        try:
+            while len(self._members) < self.workers:
+                self._members.append(self.spawn())
+        except BaseException:
+            self.end_members()
+            raise
 
     def execute(self, call: Call) -> Iterator[Chunk]:
         self._before = {}
@@ -138,7 +143,7 @@ class Parallel(BaseEngine):
         return [t for j in range(len(parts)) for t in done[j]]
 
     def states(self) -> dict[int, Tree]:
-        return dict(self._kept)
+        return dict(sorted(self._kept.items()))  # in whatever order they answered
 
     def set_states(self, states: dict[int, Tree]) -> None:
         self._kept, self._before = dict(states), {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -60,18 +61,28 @@ class Pool(Parallel):
             raise NoRoom(e) from e
 
     def spawn(self) -> _Member:
-        here, there = self._context.Pipe()
-        args = (there, self.task, *self._shards, self.plan, _slots_each(self.workers))
-        process = self._context.Process(target=_serve, args=args, daemon=True)
         try:
+            here, there = self._context.Pipe()
+            args = (there, self.task, *self._shards, self.plan, _slots_each(self.workers))
+            process = self._context.Process(target=_serve, args=args, daemon=True)
             with _script_hidden(unless=in_script(self.task)), uninterrupted():
                 process.start()
-        except RuntimeError as e:
-            if "shared memory" not in str(e):
+        except (RuntimeError, OSError) as e:
+            if not _exhausted(e):
                 raise
             raise NoRoom(e) from e
         there.close()
         return _Member(process, here)
+
+    def respawn(self) -> _Member | None:
+        try:
+            return self.spawn()
+        except NoRoom as e:
+            left = len(self._members) - 1
+            if not left:
+                raise
+            log.warning("%s: no worker starts in place of one that is gone, and %d go on", e, left)
+            return None
 
     def finished(self, busy: list[Any], timeout: float) -> list[Any]:
         ready = wait([member.pipe for member in busy], timeout)
@@ -89,7 +100,13 @@ class NoRoom(ClusterflError):
     """Worker processes cannot share what clients hold."""
 
     def __init__(self, cause: BaseException | str = "") -> None:
-        super().__init__(f"{_little_room()}: worker processes cannot share the clients' data ({cause})")
+        why = "too few files may be open (ulimit -n)" if isinstance(cause, OSError) else _little_room()
+        super().__init__(f"{why}: worker processes cannot share the clients' data ({cause})")
+
+
+def _exhausted(error: RuntimeError | OSError) -> bool:
+    """Whether there was too little to share or to open, and not something else that is wrong."""
+    return error.errno in (errno.EMFILE, errno.ENFILE) if isinstance(error, OSError) else "shared memory" in str(error)
 
 
 def _little_room() -> str:

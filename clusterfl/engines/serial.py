@@ -37,7 +37,7 @@ class Serial(BaseEngine):
         return [self.worker.score_rows(row(models, k), rows, outputs=outputs) for k, rows in jobs]
 
     def states(self) -> dict[int, Tree]:
-        return dict(self.worker.states)
+        return dict(sorted(self.worker.states.items()))
 
     def set_states(self, states: dict[int, Tree]) -> None:
         self.worker.states, self.worker.before = dict(states), {}

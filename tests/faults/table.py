@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import clients, configs, files, kills, load, pressure, replies, writes
+from . import clients, configs, data, files, kills, load, pressure, replies, surroundings, writes
 from .common import Tally
 
 Check = Callable[[Tally, int, Path], None]
@@ -14,10 +14,10 @@ Check = Callable[[Tally, int, Path], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """A row: ``small`` in `make test`, ``full`` in `make faults`."""
+    """A row: ``small`` in `make test` (0: only in `make faults`), ``full`` in `make faults`."""
 
     id: str
-    number: str  # in older pages
+    number: str  # in older pages; "": it is not in them
     what: str
     promise: str
     check: Check
@@ -257,6 +257,87 @@ FAULTS: dict[str, Fault] = {
             pressure.impossible_places,
             1,
             1,
+        ),
+        Fault(
+            "always-diverged",
+            "",
+            "steps far too long for every client in every round",
+            "the results say that no round had a sound reply; exit code 1",
+            surroundings.nothing_but_lost_rounds,
+            1,
+            3,
+        ),
+        Fault(
+            "interrupt-stopped",
+            "",
+            "Ctrl-C while a worker process stands still (SIGSTOP)",
+            "the run ends and says how to go on; exit code 130",
+            surroundings.interrupted_while_stopped,
+            1,
+            3,
+        ),
+        Fault(
+            "no-spare-core",
+            "",
+            "a Ray cluster loses an actor and has no core for another",
+            "fewer actors go on, the bits are serial's",
+            surroundings.no_spare_core,
+            0,
+            1,
+        ),
+        Fault(
+            "small-dev-shm",
+            "",
+            "worker processes with a /dev/shm of 64 MB (less than clients hold), of 1 MB, and one that is read-only",
+            "said, and the bits of one process",
+            surroundings.small_shared_memory,
+            1,
+            3,
+        ),
+        Fault(
+            "few-open-files",
+            "",
+            "worker processes, thousands of clients that keep something, `ulimit -n` of 128, 256 and 1,024",
+            "the bits of one process",
+            surroundings.few_open_files,
+            1,
+            3,
+        ),
+        Fault(
+            "read-only-folder",
+            "",
+            "folders that may not be written, without root's rights: run, compare, resume, report",
+            "one sentence, exit code 2, nothing written",
+            surroundings.forbidden_folders,
+            1,
+            5,
+        ),
+        Fault(
+            "two-comparisons",
+            "",
+            "two `compare` into one folder at a time",
+            "one is refused in a sentence, the other is whole",
+            surroundings.two_comparisons,
+            1,
+            3,
+        ),
+        Fault(
+            "not-finite-data",
+            "",
+            "NaN, infinity and 1e300 in train and test samples: npz, CSV, Parquet, arrays, datasets",
+            "refused by client or file, and row",
+            data.not_finite_data,
+            10,
+            30,
+        ),
+        Fault(
+            "impossible-data",
+            "",
+            "labels of 2^63 - 1, 2^64 - 1, NaN, -1; complex numbers, text, objects, dates as features; damaged tables",
+            "one sentence each",
+            data.impossible_data,
+            10,
+            10,
         ),
     )
 }
