@@ -11,7 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -126,7 +126,8 @@ def connect(workers: int | None, address: str | None) -> bool:
             ray.init("local", num_cpus=workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
         return True
     try:
-        ray.init(address, **quiet)
+        with _at_home() if address.startswith("127.") else nullcontext():
+            ray.init(address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as e:
         reason = str(e).strip().splitlines()[0]
         raise ConfigError(f"engine.address={address!r} should be a Ray cluster that can be reached: {reason}") from e
@@ -135,7 +136,7 @@ def connect(workers: int | None, address: str | None) -> bool:
 
 @contextmanager
 def _at_home() -> Iterator[None]:
-    """A cluster of ours reports to nobody and listens to this machine alone."""
+    """A cluster of ours, or one on loopback, reports to nobody and listens to this machine alone."""
     from ray._private import ray_constants
 
     # on Linux Ray replaces 127.0.0.1 by an address that others can reach, unless this says that there are no others
