@@ -30,7 +30,7 @@ picture: demo
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# federations of real processes on loopback: methods on four nodes, killed nodes and servers, strangers
+# federations of real processes on this machine: methods on four nodes, deaths, nodes and models that come and go
 test-flower: $(READY)
 	$(BIN)/python -m pytest -m slow tests/flower tests/test_examples.py
 

@@ -119,6 +119,11 @@ class Trained:
         if self.config.method.mixture:
             name = self.config.method.name
             raise ConfigError(f"method={name!r} gives clients a mixture of K models, not one; export them by cluster")
+        if self.config.engine.name == "flower":
+            raise ConfigError(
+                f"client={clients[0]!r} has its personal model on its own node, in serving/ (`clusterfl federate "
+                "publish` puts it there); here are only the clusters' models, by --cluster"
+            )
         population = self._clients()
         place = {name: i for i, name in enumerate(population.names[: population.clients])}
         for client in clients:

@@ -9,6 +9,7 @@ import pytest
 from clusterfl.federate import processes, start
 from clusterfl.federate.folder import Federation
 from clusterfl.federate.status import lines, status_of
+from tests.federate.run_folder import every_command_works
 from tests.flower.real import TERMS, agrees_with_the_simulator, config
 
 
@@ -24,3 +25,4 @@ def test_two_nodes_and_two_rounds(tmp_path: Path) -> None:
     found = status_of(federation)
     assert [(n["name"], n["rounds"], n["failed"]) for n in found["nodes"]] == [("node-0", 2, 0), ("node-1", 2, 0)]
     assert found["server"] == "down" and found["run"] == "finished" and len(lines(found)) == 4
+    every_command_works(tmp_path / "r", tmp_path)

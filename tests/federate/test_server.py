@@ -20,7 +20,9 @@ from clusterfl.federate.folder import Federation
 from clusterfl.federate.server import read_nodes
 from clusterfl.runs.model_files import load_models
 from clusterfl.tree import Tree
+from tests.commands.calls import call
 from tests.federate.fleet import DIGITS, Fleet, demo, own, run
+from tests.federate.run_folder import every_command_works
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -31,7 +33,7 @@ def summary(folder: Path) -> dict[str, Any]:
 NATURAL = ["data.split=natural", "data.shift=none", "data.test=own", "local.lr=0.02"]
 METHODS = {
     "ifca": ["method.name=ifca", "method.k=2"],
-    "md-icfl": ["method.name=md-icfl", "method.k=2", "method.privacy=strong"],
+    "md-icfl": ["method.name=md-icfl", "method.k=2", "method.privacy=strong", "method.warmup=0"],
     "fedper": ["method.name=fedper", "model.name=mlp"],
     "fesem": ["method.name=fesem", "method.k=2"],
     "kin": ["method.name=kin", "data.samples=60"],
@@ -181,6 +183,22 @@ def test_too_few_replies_leave_the_models_and_then_end_the_run(tmp_path: Path) -
         run(federation, fleet)
     rows = [json.loads(line) for line in (federation.run_folder / "rounds.jsonl").read_text().splitlines()]
     assert rows[-1]["logged"]["no_replies"] == 1.0
+
+
+def test_a_run_folder_is_one_like_any_other(tmp_path: Path) -> None:
+    federation, fleet = demo(tmp_path / "f", 3, *METHODS["ifca"])
+    run(federation, fleet)
+    every_command_works(federation.run_folder, tmp_path)
+
+
+def test_personal_models_are_looked_for_on_their_nodes(tmp_path: Path) -> None:
+    federation, fleet = demo(tmp_path / "f", 2, *METHODS["fedper"], "rounds=1")
+    run(federation, fleet)
+    for more in (["--client", "node-1"], []):
+        done = call("export", str(federation.run_folder), "--to", str(tmp_path / "out"), *more)
+        assert done.exit_code == 2 and "has its personal model on its own node" in done.stderr
+    done = call("export", str(federation.run_folder), "--to", str(tmp_path / "out"), "--cluster", "0")
+    assert done.exit_code == 0, done.output
 
 
 # -- their own data ----------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Seconds per round on four nodes, beside a bare Flower FedAvg app on the same data: `python -m tests.flower.cost`.
 
-Both train and evaluate every node in every round, on the same server and one after the other, twice, in turns.
+Both train and evaluate every node in every round, on the same server and one after the other, twice, in turns; in a
+third turn clusterfl trains alone, which is what rounds would take if evaluation came with the training messages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from statistics import median
 
 from clusterfl.federate import control, processes, start
 from clusterfl.federate.folder import Federation
-from clusterfl.federate.init import init
+from clusterfl.federate.init import for_nodes, init
 from tests.flower.real import TERMS, config
 
 ROUNDS, NODES = 4, 4
@@ -46,12 +47,15 @@ def main() -> None:
     federation = init(made, config(NODES, "method.name=fedavg", f"rounds={ROUNDS}"))
     (folder / "bare").mkdir()
     (folder / "bare" / "pyproject.toml").write_text(APP % ROUNDS)
-    found: dict[str, list[float]] = {"clusterfl": [], "bare Flower": []}
+    found: dict[str, list[float]] = {"clusterfl": [], "clusterfl, training alone": [], "bare Flower": []}
     with start.everything_up(federation) as server:
         for turn in range(2):
-            start.follow(federation, server, force=True)
-            rows = [json.loads(line) for line in (federation.run_folder / "rounds.jsonl").read_text().splitlines()]
-            found["clusterfl"] += [row["seconds"] for row in rows[1:]]
+            for name, every in (("clusterfl", 1), ("clusterfl, training alone", ROUNDS)):
+                asked = config(NODES, "method.name=fedavg", f"rounds={ROUNDS}", f"eval_every={every}")
+                federation.config.write_text(for_nodes(asked, federation).toml())
+                start.follow(federation, server, force=True)
+                rows = [json.loads(line) for line in (federation.run_folder / "rounds.jsonl").read_text().splitlines()]
+                found[name] += [row["seconds"] for row in rows[1:] if (row["accuracy_mean"] is None) == (every > 1)]
             times.unlink(missing_ok=True)
             control.flwr(federation, ["run", str(folder / "bare"), control.LINK])
             while not times.exists():

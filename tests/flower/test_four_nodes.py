@@ -25,7 +25,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 METHODS = {
     "ifca": ["method.k=2", "rounds=3"],
-    "md-icfl": ["method.k=2", "method.privacy=strong", "rounds=2", "eval_every=2"],  # a second exchange in each round
+    "md-icfl": [
+        "method.k=2",
+        "method.privacy=strong",
+        "method.warmup=0",
+        "rounds=2",
+        "eval_every=2",
+    ],  # a second exchange in each round
     "fedper": ["model.name=mlp", "rounds=2", "eval_every=2"],  # kept state
     "fesem": ["method.k=2", "rounds=2", "eval_every=2"],
     "kin": ["data.samples=60", "rounds=2", "eval_every=2"],  # statistics before training, kept state
