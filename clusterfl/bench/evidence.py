@@ -176,8 +176,9 @@ def study(
                 start = time.perf_counter()
                 found = VARIANTS[variant](said[pixels])
                 seconds = time.perf_counter() - start
-                s = found.turned(_summaries(said[pixels]))
-                best = to_groups(s, truth, found.spread).argmax(dim=1)
+                s = _summaries(said[pixels])
+                right = measured(s, truth)
+                best = to_groups(right.turned(s), truth, right.spread).argmax(dim=1)
                 yield {
                     "world": world.name,
                     "seed": seed,

@@ -15,23 +15,25 @@ from clusterfl.parts.spreads import Groups, measured
 MOST = 512  # clients that are agglomerated at once; more are assigned to what a sample of so many shows
 FEW = 16  # groups for which a smaller table is not worth its making
 PASSES = 8  # of refinement, and of leftovers
+EFFECTS = 4  # times that the client effect is measured anew
 
 
 def find_groups(s: Summaries, k: int | None = None, *, effect: bool = True) -> Groups:
     """As many groups as there is evidence for (or k), out of whitened summaries.
 
     The client effect is first taken to be all that the classes of a client have in common, which may hide a part of
-    what tells groups apart; then what is left of it within the groups that were found. Groups are right when the
-    spread within them explains itself: as long as their members lie further apart than they were taken to, they
-    are taken to do so, and groups that are no further apart than that become one.
+    what tells groups apart; then what is left of it within the groups that were found, until these stay. Groups are
+    right when the spread within them explains itself: as long as their members lie further apart than they were taken
+    to, they are taken to do so, and groups that are no further apart than that become one.
     """
     if len(s) > MOST:
         return _find_many(s, k, effect=effect)
-    found = measured(s, torch.zeros(len(s), dtype=torch.int64), effect=effect, own=False)
-    labels = _grouped(s, found, k)
-    if effect:
-        found = measured(s, labels, own=False)
-        labels = _grouped(s, found, k)
+    labels = torch.zeros(len(s), dtype=torch.int64)
+    for _ in range(EFFECTS if effect else 1):
+        found = measured(s, labels, effect=effect, own=False)
+        before, labels = labels, _grouped(s, found, k)
+        if torch.equal(labels, before):
+            break
     found = replace(found, labels=labels)
     for _ in range(PASSES if effect and k is None else 0):
         wider = measured(s, in_company(found.turned(s), labels, found.spread))

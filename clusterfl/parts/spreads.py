@@ -92,7 +92,7 @@ def between_groups(s: Summaries, omega: float) -> float:
     noise = torch.where(s.weights > 0, 1.0 / s.weights.clamp(min=1e-12), 0.0).sum(dim=0) / m.clamp(min=1.0)
     free = (m - 1.0).clamp(min=0.0)
     excess = (squares - free * noise).sum() / free.sum().clamp(min=1.0)
-    return max(float(excess) - omega, FLOOR)
+    return max(float(excess) - omega, omega, FLOOR)
 
 
 def own_spread(s: Summaries, labels: Tensor) -> Own:
@@ -119,10 +119,12 @@ def own_spread(s: Summaries, labels: Tensor) -> Own:
 def variances(covariance: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of a covariance that was estimated from n differences.
 
-    It is drawn towards a multiple of the identity as by d more of them. Without the negative ones eigenvalues are too
-    large where there is no such spread, which is the cautious side.
+    It is drawn towards a multiple of the identity as by d more of them. Noise spreads eigenvalues to both sides of what
+    they are. The negative ones are dropped, and the others made smaller by as much: their sum has no bias, so that
+    there is no spread where there is none.
     """
     d = len(covariance)
-    level = covariance.trace().clamp(min=0.0) / d * torch.eye(d, dtype=covariance.dtype)
-    values, vectors = torch.linalg.eigh((n * covariance + d * level) / (n + d))
-    return values.clamp(min=0.0), vectors
+    whole = covariance.trace().clamp(min=0.0)
+    values, vectors = torch.linalg.eigh((n * covariance + whole * torch.eye(d, dtype=covariance.dtype)) / (n + d))
+    values = values.clamp(min=0.0)
+    return values * (whole / values.sum().clamp(min=1e-12)).clamp(max=1.0), vectors
