@@ -23,6 +23,8 @@ from clusterfl.config.schema import _TABLES
 from clusterfl.methods import METHODS
 from clusterfl.methods.presets import PAPER
 from clusterfl.runs import coverage
+from clusterfl.runs.costs import figures, formulae
+from clusterfl.runs.method_pages import generated
 from tests.commands.calls import call
 from tests.hospitals import NAMES, hospital_table
 
@@ -55,7 +57,7 @@ def test_the_configs_load() -> None:
 
 
 SECTIONS = ["Algorithm", "Parameters", "What leaves the client", "Communication", "When to use it"]
-SECTIONS += ["Where the paper", "Example"]  # "Where the paper is silent, or …"
+SECTIONS += ["When not to use it", "Where the paper", "Example"]  # "Where the paper is silent, or …"
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -73,6 +75,23 @@ def test_every_method_has_a_page(name: str) -> None:
     assert configs and blocks(page, "python")
     for config in configs:
         assert Config.parse(tomllib.loads(config)).method.name == name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_page_says_what_the_code_says(name: str) -> None:
+    """What leaves and what it costs, word by word; an algorithm in steps or formulae; defaults beside the paper's."""
+    text = (ROOT / f"docs/methods/{name}.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL))
+    table, cost = generated(name)
+    assert table in sections["What leaves the client"], f"clusterfl methods {name} --page makes it"
+    assert cost in sections["Communication"], f"clusterfl methods {name} --page makes it"
+    assert re.search(r"^(\d\. |    \S|- )", sections["Algorithm"], flags=re.MULTILINE), f"{name}: steps or formulae"
+    assert name in PAPER or "| from |" in sections["Parameters"] or METHODS[name].paper == "this project", name
+
+
+def test_the_tables_of_costs_are_those_of_the_formulae() -> None:
+    text = (ROOT / "docs/costs.md").read_text(encoding="utf-8")
+    assert formulae() in text and figures() in text, "clusterfl methods --costs makes them"
 
 
 @pytest.mark.parametrize("name", PAPER)

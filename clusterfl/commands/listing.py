@@ -10,6 +10,7 @@ import typer
 
 from clusterfl.commands.about import FILE
 from clusterfl.commands.common import DataRoot, Json, say_json
+from clusterfl.errors import ConfigError
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="All about one of them.")]
 
@@ -20,14 +21,16 @@ def register(app: typer.Typer) -> None:
 
 
 Privacy = Annotated[bool, typer.Option("--privacy", help="What epsilon covers of each, as a table in Markdown.")]
+Costs = Annotated[bool, typer.Option("--costs", help="What a round of each costs on paper, at a million clients too.")]
+Page = Annotated[bool, typer.Option("--page", help="With a NAME: what its page of the docs says out of the code.")]
 
 
-def methods(name: Name = None, privacy: Privacy = False, json: Json = False) -> None:
+def methods(
+    name: Name = None, privacy: Privacy = False, costs: Costs = False, page: Page = False, json: Json = False
+) -> None:
     """The methods and their parameters; with a NAME also what leaves a client, and its paper."""
-    if privacy:
-        from clusterfl.runs.coverage import table
-
-        typer.echo(table())
+    if privacy or costs or page:
+        typer.echo(in_markdown(name, privacy=privacy, costs=costs))
         return
     entries = methods_found(name)
     if json:
@@ -46,6 +49,24 @@ def methods(name: Name = None, privacy: Privacy = False, json: Json = False) -> 
         for title, said in e["presets"].items():
             local = ", ".join(f"{k} = {shown(v)}" for k, v in said["local"].items())
             typer.echo(f"preset = {title!r}: {said['why']}{f'; [local] {local}' if local else ''}")
+
+
+def in_markdown(name: str | None, *, privacy: bool, costs: bool) -> str:
+    """The tables that pages of the docs hold word by word."""
+    if privacy:
+        from clusterfl.runs.coverage import table
+
+        return table()
+    if costs:
+        from clusterfl.runs.costs import figures, formulae
+
+        return f"{formulae()}\n\n{figures()}"
+    from clusterfl.methods import METHODS
+    from clusterfl.runs.method_pages import generated
+
+    if name not in METHODS:
+        raise ConfigError(f"--page should be asked for with the NAME of one of the library's methods, not {name!r}")
+    return "\n\n".join(generated(name))
 
 
 def methods_found(name: str | None) -> list[dict[str, Any]]:
