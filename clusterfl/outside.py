@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 from clusterfl.errors import ConfigError
 
 _REFERENCES: dict[Any, str] = {}  # what was loaded, and the name that finds it again from anywhere
+_ALLOWED: ContextVar[tuple[str, ...] | None] = ContextVar("allowed", default=None)  # None: everything
 
 
 def is_outside(name: str) -> bool:
@@ -22,6 +26,9 @@ def is_outside(name: str) -> bool:
 
 def load_outside(reference: str) -> Any:
     """What a reference names. A file's folder goes on the import path, so that worker processes find it too."""
+    allowed = _ALLOWED.get()
+    if allowed is not None:
+        reference = own_copy(reference, allowed)
     where, _, what = reference.rpartition(":")
     module = _of_file(where) if where.endswith(".py") else where
     if not where.endswith(".py"):
@@ -37,6 +44,43 @@ def load_outside(reference: str) -> Any:
     value = getattr(loaded, what)
     _REFERENCES[value] = f"{Path(where).resolve()}:{what}" if where.endswith(".py") else reference
     return value
+
+
+def load_function(reference: str, what: str) -> Any:
+    """A function of the user's own code."""
+    found = load_outside(reference)
+    if not callable(found):
+        raise ConfigError(f"{reference!r} should be a function {what}")
+    return found
+
+
+def absolute(reference: str) -> str:
+    """The same reference from anywhere."""
+    where, _, what = reference.rpartition(":")
+    return f"{Path(where).expanduser().resolve()}:{what}" if where.endswith(".py") else reference
+
+
+@contextmanager
+def only(references: Sequence[str]) -> Iterator[None]:
+    """Where names come from somebody else: nothing but these, each from where it lies here, can be loaded within."""
+    token = _ALLOWED.set(tuple(references))
+    try:
+        yield
+    finally:
+        _ALLOWED.reset(token)
+
+
+def own_copy(reference: str, allowed: Sequence[str]) -> str:
+    """Which of the allowed references has the same module's name and the same object's."""
+    for mine in allowed:
+        if _stem(mine) == _stem(reference):
+            return mine
+    raise ConfigError(f"{reference!r} should be allowed on the node: start it with --code FILE.py:NAME")
+
+
+def _stem(reference: str) -> tuple[str, str]:
+    where, _, what = reference.rpartition(":")
+    return Path(where).stem if where.endswith(".py") else where, what
 
 
 def reference_of(value: Any) -> str | None:

@@ -97,7 +97,8 @@ def picture(assignments: dict[str, int], truth: dict[str, int | None], limit: in
     """Which client sits in which cluster, by name; letters are true clusters, where they are known."""
     homes: dict[int, dict[int | None, list[str]]] = {}
     for name, cluster in assignments.items():
-        homes.setdefault(cluster, {}).setdefault(truth.get(name), []).append(name)
+        shown = f'"{name}"' if "," in name else name
+        homes.setdefault(cluster, {}).setdefault(truth.get(name), []).append(shown)
     known = any(true is not None for groups in homes.values() for true in groups)
     lines = ["clients by cluster; a letter stands for their true one"] if known else ["clients by cluster"]
     for cluster, groups in sorted(homes.items()):
@@ -119,5 +120,9 @@ def letter(k: int) -> str:
 
 
 def default_out(config: Config) -> Path:
-    source = "".join(c if c.isalnum() or c in "-_+" else "_" for c in config.data.source)
+    from clusterfl.outside import is_outside
+
+    whole = config.data.source
+    name = whole.rpartition("/")[2] if is_outside(whole) else whole
+    source = "".join(c if c.isalnum() or c in "-_+" else "_" for c in name)
     return Path("runs") / f"{config.method.name}-{source}-seed{config.seed}"

@@ -41,7 +41,7 @@ def predict(
     if not data.is_file():
         raise DataError(f"--data {data} should be a .csv, .parquet or .npz file")
     columns = trained.manifest.get("feature_names")
-    x = read_samples(data, None if columns is None else tuple(columns))
+    x = read_samples(data, None if columns is None else tuple(columns), trained.manifest.get("categories"))
     found = trained.predict(client, x).tolist()
     sure = trained.probabilities(client, x).max(dim=1).values.tolist() if trained.classes else None
     if json:

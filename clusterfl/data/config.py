@@ -9,8 +9,10 @@ from clusterfl.data.partition import LEAST, SIZES
 from clusterfl.data.registry import NORMALIZE, is_natural, is_own, names_in
 from clusterfl.data.shift import SHIFTS
 from clusterfl.data.synthetic import is_planted, is_synthetic
+from clusterfl.data.user_data import is_function
 from clusterfl.errors import ConfigError, suggestion
 from clusterfl.fields import option
+from clusterfl.outside import absolute
 
 SPLITS = ("clusters", "dirichlet", "class_groups", "natural")
 TESTS = ("balanced", "own")
@@ -28,7 +30,7 @@ class DataConfig:
         "digits",
         "a name in clusterfl.data.SOURCES, several joined as mnist+usps (each one a cluster), multi_source, "
         "synthetic (LEAF's tasks; pooled with split='dirichlet'), linear-regression:DIMS (planted maps), "
-        "folder:PATH (one .npz per client) or table:PATH (.csv or .parquet)",
+        "folder:PATH (one .npz per client), table:PATH (.csv or .parquet) or mine.py:function (a dict of clients)",
     )
     root: str | None = option(None, "folder of datasets; unset: CLUSTERFL_DATA, else the cache folder")
     split: str = option(
@@ -73,8 +75,13 @@ class DataConfig:
     client_column: str | None = option(None, "table: column that says whose a row is; unset: client")
     label_column: str | None = option(None, "table: column of labels; unset: label")
     feature_columns: tuple[str, ...] | None = option(None, "table: columns of features, in order; unset: all others")
+    categorical: tuple[str, ...] | None = option(
+        None, "table: feature columns of words, each of which becomes a feature of its own, 0 or 1"
+    )
 
     def __post_init__(self) -> None:
+        if is_function(self.source):
+            object.__setattr__(self, "source", absolute(self.source))  # a run can be taken up from anywhere
         if self.clients is UNSET:
             whole = is_own(self.source) and self.resolved_split == "natural"
             object.__setattr__(self, "clients", 0 if whole else CLIENTS)
@@ -120,7 +127,7 @@ class DataConfig:
             raise ConfigError(f"noise={self.noise} should be unset unless source is 'linear-regression'")
         if is_synthetic(self.source) and split == "clusters":
             raise ConfigError(f"split='clusters' should be 'natural' or 'dirichlet' with source={self.source!r}")
-        for name in ("client_column", "label_column", "feature_columns"):
+        for name in ("client_column", "label_column", "feature_columns", "categorical"):
             if getattr(self, name) is not None and not self.source.startswith("table:"):
                 raise ConfigError(f"{name}={getattr(self, name)!r} should be unset unless source is table:PATH")
         if sources > 1 and split != "clusters":

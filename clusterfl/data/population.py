@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -37,6 +37,7 @@ class Population:
     names: tuple[str, ...] = ()  # of all clients, unseen ones included; empty: client-00, client-01, …
     class_names: tuple[str, ...] | None = None  # None: classes are numbers
     feature_names: tuple[str, ...] | None = None  # columns of a table
+    categories: Mapping[str, tuple[str, ...]] | None = None  # the words that columns of words may hold
     pixels: tuple[float, str] | None = None  # the white level of bytes and how they were scaled; None: as they came
 
     def __post_init__(self) -> None:

@@ -39,25 +39,25 @@ class Entry:
 
 def names_in(name: str) -> tuple[str, ...]:
     """The datasets that a source is made of: "mnist+usps" is two, "multi_source" is four."""
-    if name.startswith(own.PREFIXES):
+    if is_own(name):
         return (name,)
     return tuple(part for word in name.split("+") for part in (MULTI_SOURCE if word == "multi_source" else (word,)))
 
 
 def is_natural(name: str) -> bool:
     """Whether the source comes split by client."""
-    return name.startswith(own.PREFIXES) or (name in SOURCES and SOURCES[name].natural)
+    return is_own(name) or (name in SOURCES and SOURCES[name].natural)
 
 
 def is_own(name: str) -> bool:
-    """Whether the source is a user's folder or table."""
-    return name.startswith(own.PREFIXES)
+    """Whether the source is a user's folder, table or function."""
+    return name.startswith(own.PREFIXES) or own.is_function(name)
 
 
 def load_source(name: str, root: str | Path | None = None, reading: Reading | None = None) -> Source:
     """The named dataset, or several joined by "+"; read once per name and folder, then kept in memory.
 
-    A user's own folder or table is read each time, as ``reading`` says.
+    A user's own folder or table is read, and a function called, each time, as ``reading`` says.
     """
     if is_own(name):
         return own.load(name, data_root(root), reading)

@@ -20,7 +20,8 @@ from clusterfl.data.shards import PIECE, Shards
 from clusterfl.data.shift import Shift, make_shift
 from clusterfl.data.source import Samples, Source, to_float
 from clusterfl.data.splits import SPLITS, Pool, assign_clusters, domain_rows, with_own_test
-from clusterfl.data.user_data import Reading
+from clusterfl.data.user_data import Reading, is_function
+from clusterfl.data.user_tables import Categories
 from clusterfl.errors import DataError
 from clusterfl.keys import Key
 
@@ -95,10 +96,12 @@ def _balanced_tests(config: DataConfig, source: Source, cluster: Array, key: Key
     return [sets[k] for k in cluster.tolist()]
 
 
-def _source(config: DataConfig, key: Key, classes: tuple[str, ...] | None, regression: bool) -> Source:
+def _source(
+    config: DataConfig, key: Key, classes: tuple[str, ...] | None, categories: Categories | None, regression: bool
+) -> Source:
     if not synthetic.is_synthetic(config.source):
-        columns = (config.client_column, config.label_column, config.feature_columns)
-        return load_source(config.source, config.root, Reading(*columns, classes, regression))
+        columns = (config.client_column, config.label_column, config.feature_columns, config.categorical)
+        return load_source(config.source, config.root, Reading(*columns, classes, categories, regression))
     key = keys.fold_in(key, "synthetic")
     if config.split != "natural":
         return synthetic.pooled(config.source, key)
@@ -163,15 +166,21 @@ def _drift(population: Population, config: DataConfig, key: Key) -> Population:
 
 
 def build(
-    config: DataConfig, key: Key, *, classes: tuple[str, ...] | None = None, regression: bool = False
+    config: DataConfig,
+    key: Key,
+    *,
+    classes: tuple[str, ...] | None = None,
+    categories: Categories | None = None,
+    regression: bool = False,
 ) -> Population:
     """The population that the config describes: the same key gives the same data, bit for bit.
 
-    ``classes`` are the names that labels of own data must have, where an earlier run has learnt them.
+    ``classes`` are the names that labels of own data must have, and ``categories`` the words that its columns may
+    hold, where an earlier run has learnt them.
     ``regression``: targets are numbers, not classes.
     """
     config = config.resolved()
-    source = _source(config, key, classes, regression)
+    source = _source(config, key, classes, categories, regression)
     _check_targets(config, source, regression)
     x, y = source.x_train, source.y_train
     if config.test == "own" and config.split in ("dirichlet", "class_groups"):
@@ -210,6 +219,7 @@ def build(
         names=split.names,
         class_names=source.class_names,
         feature_names=source.feature_names,
+        categories=source.categories,
         pixels=None if source.levels is None else (source.levels, config.normalize),
     )
     return population if config.drift_round is None else _drift(population, config, key)
@@ -218,7 +228,7 @@ def build(
 def describe(config: DataConfig) -> str:
     """A short name for plots and tables."""
     config = config.resolved()
-    parts = [config.source]
+    parts = [config.source.rpartition("/")[2] if is_function(config.source) else config.source]
     if config.split != "clusters":
         parts.append(config.split.replace("_", " "))
     if config.shift != "none":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ class Source:
     group_names: tuple[str, ...] | None = None  # of the natural clients
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None  # columns of a table
+    categories: Mapping[str, tuple[str, ...]] | None = None  # the words that columns of words may hold
     own: bool = False  # a user's: its clients keep their order, and all of them are used
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""A user's own data, split by client already: a folder of npz files, or one table with a client column."""
+"""A user's own data, split by client already: a folder of npz files, one table with a client column, or a function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from clusterfl.data import user_tables
 from clusterfl.data.formats import npz_names, read_npz
 from clusterfl.data.labels import class_numbers, code_labels, finite, finite_numbers
 from clusterfl.data.source import Source, channels_first
-from clusterfl.errors import DataError
+from clusterfl.errors import DataError, suggestion
+from clusterfl.outside import is_outside, load_function
 
 Array = npt.NDArray[Any]
 PREFIXES = ("folder:", "table:")
@@ -22,18 +23,28 @@ PREFIXES = ("folder:", "table:")
 
 @dataclass(frozen=True)
 class Reading:
-    """How own data is read: the columns of a table, and what an earlier run knows about classes."""
+    """How own data is read: the columns of a table, and what an earlier run knows about classes and categories."""
 
     client: str | None = None  # unset: "client"
     label: str | None = None  # unset: "label"
     features: tuple[str, ...] | None = None  # unset: all other columns
+    categorical: tuple[str, ...] | None = None  # of the features: columns of words
     classes: tuple[str, ...] | None = None  # unset: those that occur
+    categories: Mapping[str, tuple[str, ...]] | None = None  # of columns of words; unset: those that occur
     numbers: bool = False  # targets are numbers, not classes
 
 
+def is_function(name: str) -> bool:
+    """Whether a source is a function of the user's own code."""
+    return is_outside(name) and not name.startswith(PREFIXES)
+
+
 def load(name: str, root: Path, reading: Reading | None = None) -> Source:
-    """``folder:PATH`` or ``table:PATH``; a relative path is looked up here and then in the data root."""
+    """``folder:PATH`` or ``table:PATH``; a relative path is looked up here and then in the data root. Or
+    ``mine.py:function``, which is called."""
     reading = reading or Reading()
+    if is_function(name):
+        return call_function(name, reading)
     if name.startswith("folder:"):
         return load_folder(place(name, root), reading)
     return load_table(place(name, root), reading)
@@ -60,31 +71,60 @@ def load_folder(path: Path, reading: Reading) -> Source:
     files = sorted(path.glob("*.npz"))
     if not files:
         raise DataError(f"{path} should hold one .npz file per client, but has none")
-    tested = "x_test" in npz_names(files[0])
-    names = ("x_train", "y_train", "x_test", "y_test") if tested else ("x", "y")
-    read = [read_npz(file, *names) for file in files]
-    for file, arrays in zip(files, read, strict=True):
+    names = ("x_train", "y_train", "x_test", "y_test") if "x_test" in npz_names(files[0]) else ("x", "y")
+    clients = {file.stem: read_npz(file, *names) for file in files}
+    return of_clients(path.name, clients, [str(file) for file in files], reading)
+
+
+def call_function(reference: str, reading: Reading) -> Source:
+    """What a function of the user's returns: clients by name, each with the arrays that a file of a folder holds."""
+    function = load_function(reference, "that returns a dict of clients")
+    try:
+        found = function()
+    except Exception as e:
+        raise DataError(f"{reference!r} should be callable without arguments, but {type(e).__name__}: {e}") from e
+    if not isinstance(found, Mapping) or not found:
+        raise DataError(f"{reference!r} should return a dict from clients' names to (x, y), not {type(found).__name__}")
+    clients = {}
+    for name, arrays in found.items():
+        if not isinstance(arrays, list | tuple) or len(arrays) not in (2, 4):
+            raise DataError(
+                f"{reference!r} should return (x, y) or (x_train, y_train, x_test, y_test) for client {str(name)!r}"
+            )
+        clients[str(name)] = tuple(np.asarray(a) for a in arrays)
+    lengths = {len(arrays) for arrays in clients.values()}
+    if len(lengths) > 1:
+        raise DataError(f"{reference!r} should return test samples for all clients or for none")
+    name = reference.rpartition("/")[2]
+    return of_clients(name, clients, [f"{name}, client {client}" for client in clients], reading)
+
+
+def of_clients(name: str, clients: Mapping[str, Sequence[Array]], places: list[str], reading: Reading) -> Source:
+    """Clients that each bring x and y, or x_train, y_train, x_test and y_test; ``places`` name them in errors."""
+    read = list(clients.values())
+    tested = len(read[0]) == 4
+    for place, arrays in zip(places, read, strict=True):
         for x, y in zip(arrays[::2], arrays[1::2], strict=True):
             if x.shape[1:] != read[0][0].shape[1:] or x.dtype != read[0][0].dtype:
                 raise DataError(
-                    f"{file}: samples of shape {x.shape[1:]} and type {x.dtype} should be like those of "
-                    f"{files[0].name}, {read[0][0].shape[1:]} and {read[0][0].dtype}"
+                    f"{place}: samples of shape {x.shape[1:]} and type {x.dtype} should be like those of "
+                    f"{Path(places[0]).name}, {read[0][0].shape[1:]} and {read[0][0].dtype}"
                 )
             if len(x) != len(y) or (y.ndim != 1 and not reading.numbers):
-                raise DataError(f"{file}: labels of shape {y.shape} should be one per sample, ({len(x)},)")
-            finite(x, _row_of(file))
+                raise DataError(f"{place}: labels of shape {y.shape} should be one per sample, ({len(x)},)")
+            finite(x, _row_of(place))
     parts = [(a[0], a[1]) for a in read] + [(a[2], a[3]) if tested else (a[0][:0], a[1][:0]) for a in read]
-    where = [_row_of(file) for file in files] * 2
+    where = [_row_of(place) for place in places] * 2
     if reading.numbers:
         coded, class_names = [finite_numbers(y, at) for (_, y), at in zip(parts, where, strict=True)], None
     else:
         coded, class_names = _classes([y for _, y in parts], where, reading.classes)
-    n = len(files)
+    n = len(read)
     x_train, y_train, groups_train = _stack([x for x, _ in parts[:n]], coded[:n])
     x_test, y_test, groups_test = _stack([x for x, _ in parts[n:]], coded[n:])
     found = int(max((y.max() for y in coded if len(y)), default=-1)) + 1  # of classes
     return Source(
-        path.name,
+        name,
         x_train,
         y_train,
         x_test,
@@ -93,7 +133,7 @@ def load_folder(path: Path, reading: Reading) -> Source:
         groups_train=groups_train,
         groups_test=groups_test if tested else None,
         levels=255.0 if x_train.dtype == np.uint8 else None,
-        group_names=tuple(file.stem for file in files),
+        group_names=tuple(clients),
         class_names=class_names,
         own=True,
     )
@@ -110,8 +150,8 @@ def _classes(
     return [code_labels(y, at, known)[0] for y, at in zip(labels, where, strict=True)], known
 
 
-def _row_of(file: Path) -> Callable[[int], str]:
-    return lambda row: f"{file}, row {row}"
+def _row_of(place: str) -> Callable[[int], str]:
+    return lambda row: f"{place}, row {row}"
 
 
 def _stack(xs: list[Array], ys: list[Array]) -> tuple[Array, Array, Array]:
@@ -126,15 +166,19 @@ def pixels_or_floats(x: Array) -> Array:
     return channels_first(x) if x.ndim == 3 or (x.ndim == 4 and x.shape[-1] == 3 and x.shape[1] != 3) else x
 
 
-def read_samples(path: Path, features: tuple[str, ...] | None) -> Array:
+def read_samples(
+    path: Path, features: tuple[str, ...] | None, categories: Mapping[str, Sequence[str]] | None = None
+) -> Array:
     """Samples alone, to be predicted: the feature columns of a table by name, or x of an .npz file."""
     if path.suffix == ".npz":
         (x,) = read_npz(path, "x")
-        finite(x, _row_of(path))
+        finite(x, _row_of(str(path)))
         return x
     columns = user_tables.read_columns(path)
     rest = tuple(n for n in columns if n not in ("client", "label", "split"))
-    return user_tables.features(path, columns, features or rest)
+    words = {name: tuple(known) for name, known in (categories or {}).items()}
+    names = rest if features is None else user_tables.columns_behind(features, words)
+    return user_tables.coded_features(path, columns, names, words)[0]
 
 
 def load_table(path: Path, reading: Reading) -> Source:
@@ -145,9 +189,14 @@ def load_table(path: Path, reading: Reading) -> Source:
     names, groups = first_seen(user_tables.texts(path, client, column))
     column = user_tables.wanted(path, columns, label, "data.label_column")
     y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers)
-    features = reading.features or tuple(n for n in columns if n not in (client, label, "split"))
-    x = user_tables.features(path, columns, features)
-    test = user_tables.test_rows(path, columns, len(y)) if "split" not in features else np.zeros(len(y), dtype=bool)
+    names_of = reading.features or tuple(n for n in columns if n not in (client, label, "split"))
+    known = reading.categories or {}
+    for name in reading.categorical or ():
+        if name not in names_of:
+            raise DataError(f"{path}: categorical={name!r} should be a feature column{suggestion(name, names_of)}")
+    words = {name: known.get(name) for name in reading.categorical or ()}
+    x, features, categories = user_tables.coded_features(path, columns, names_of, words)
+    test = user_tables.test_rows(path, columns, len(y)) if "split" not in names_of else np.zeros(len(y), dtype=bool)
     return Source(
         path.stem,
         x[~test],
@@ -161,6 +210,7 @@ def load_table(path: Path, reading: Reading) -> Source:
         group_names=names,
         class_names=class_names,
         feature_names=features,
+        categories=categories or None,
         own=True,
     )
 

@@ -5,7 +5,7 @@ Row 1 is the first below the header.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from clusterfl.errors import DataError, suggestion
 Array = npt.NDArray[Any]
 Column = Any  # pyarrow.ChunkedArray
 Columns = Mapping[str, Column]
+Categories = dict[str, tuple[str, ...]]  # the words that a column of words may hold, in order
+MOST_CATEGORIES = 1000  # of a column: each is a feature
 
 
 @names_the_file
@@ -83,9 +85,58 @@ def labels(
 
 def features(path: Path, columns: Columns, names: tuple[str, ...]) -> Array:
     """``[n, len(names)]`` float32, in this order."""
+    return coded_features(path, columns, names, {})[0]
+
+
+def coded_features(
+    path: Path, columns: Columns, names: tuple[str, ...], words: Mapping[str, tuple[str, ...] | None]
+) -> tuple[Array, tuple[str, ...], Categories]:
+    """``[n, d]`` float32, the names of these d features, and the categories of each column of ``words``.
+
+    A column of words becomes one feature per category, 1 where the row has it: of those categories that are given,
+    else of all that occur, by the alphabet.
+    """
     if not names:
         raise DataError(f"{path}: there should be feature columns beside client, label and split")
-    return np.stack([_numbers(path, name, wanted(path, columns, name, "data.feature_columns")) for name in names], 1)
+    parts: list[Array] = []
+    made: list[str] = []
+    categories: Categories = {}
+    for name in names:
+        column = wanted(path, columns, name, "data.feature_columns")
+        if name not in words:
+            parts, made = [*parts, _numbers(path, name, column)[:, None]], [*made, name]
+            continue
+        hot, categories[name] = _one_hot(path, name, column, words[name])
+        parts, made = [*parts, hot], [*made, *(f"{name}={word}" for word in categories[name])]
+    twice = next((name for name in made if made.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path}: the feature {twice!r} should be there once: rename the column of that name")
+    return np.concatenate(parts, axis=1), tuple(made), categories
+
+
+def columns_behind(features: Sequence[str], categories: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The columns of a table that features were made of, in order."""
+    home = {f"{name}={word}": name for name, words in categories.items() for word in words}
+    return tuple(dict.fromkeys(home.get(feature, feature) for feature in features))
+
+
+def _one_hot(path: Path, name: str, column: Column, known: tuple[str, ...] | None) -> tuple[Array, tuple[str, ...]]:
+    values = texts(path, name, column)
+    found = tuple(np.unique(values).tolist())
+    if known is None and len(found) > MOST_CATEGORIES:
+        raise DataError(
+            f"{path}: column {name!r} has {len(found):,} different values and should have at most {MOST_CATEGORIES:,} "
+            "as categories; leave it out with data.feature_columns"
+        )
+    known = known or found
+    for word in found:
+        if word not in known:
+            row = int(np.flatnonzero(values == word)[0]) + 1
+            raise DataError(
+                f"{path}: column {name!r}, row {row}: the category {word!r} should be a known one"
+                f"{suggestion(word, known)}"
+            )
+    return (values[:, None] == np.array(known)).astype(np.float32), known
 
 
 def _numbers(path: Path, name: str, column: Column) -> Array:
@@ -96,7 +147,8 @@ def _numbers(path: Path, name: str, column: Column) -> Array:
         row = next((j for j, v in enumerate(column.to_pylist()) if not _is_number(v)), 0)
         raise DataError(
             f"{path}: column {name!r}, row {row + 1} should be a number, not {str(column[row])!r}; write text and "
-            "dates as numbers, or leave the column out with data.feature_columns"
+            "dates as numbers, name a column of categories in data.categorical, or leave it out with "
+            "data.feature_columns"
         )
     bad = unbounded(values)
     if len(bad):

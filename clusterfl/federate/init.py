@@ -85,8 +85,9 @@ def for_nodes(config: Config, federation: Federation) -> Config:
         raise ConfigError(f"attack.kind={config.attack.kind!r} should be 'none' on real nodes: only a simulation lies")
     if config.data.drift_round is not None:
         raise ConfigError(f"data.drift_round={config.data.drift_round} should be unset: nodes hold what they hold")
-    if config.task.metric is not None and is_outside(config.task.metric):
-        raise ConfigError(f"task.metric={config.task.metric!r} should be one of the library's: nodes measure it")
+    for key, value, why in (("metric", config.task.metric, "measure it"), ("loss", config.task.loss, "train by it")):
+        if value is not None and is_outside(value):
+            raise ConfigError(f"task.{key}={value!r} should be one of the library's: nodes {why}")
     n = len(federation.nodes)
     table = config.table()
     if federation.demo:

@@ -190,7 +190,9 @@ def start_demo_node(federation: Federation, index: int) -> Process:
     """A node that holds its client of the config's own data."""
     settings: dict[str, str | int] = {"data": "list", "config": str(federation.config), "index": index}
     used = Config.load(federation.config)
-    code = [name for name in (used.model.name, used.table()["method"]["name"]) if is_outside(name)]
+    method = used.table()["method"]
+    named = (used.model.name, method["name"], method.get("feature", ""), used.data.source)
+    code = [name for name in named if is_outside(name)]
     if code:
         settings["code"] = ",".join(code)
     node = processes.start_node(federation, federation.nodes[index], settings)

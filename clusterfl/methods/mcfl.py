@@ -20,6 +20,7 @@ from clusterfl.keys import Key
 from clusterfl.message import Kept, Payload, Statistic, on_client
 from clusterfl.method import Method, Served, State, admitted, log_margin
 from clusterfl.methods.cfl import CFL
+from clusterfl.outside import absolute, is_outside, load_function
 from clusterfl.parts.aggregate import mean_by
 from clusterfl.task import Task
 from clusterfl.tree import Tree, pick, put
@@ -43,8 +44,14 @@ def embedding(x: Tensor) -> Tensor:
     return torch.cos(flat @ w + b)
 
 
-# A feature maps a batch of inputs to a batch of tensors. To use your own, add it on server and clients alike.
-FEATURES: dict[str, Callable[[Tensor], Tensor]] = {"pixels": pixels, "embedding": embedding}
+Feature = Callable[[Tensor], Tensor]  # of a batch of inputs, [n, ...] to [n, ...]
+FEATURES: dict[str, Feature] = {"pixels": pixels, "embedding": embedding}
+
+
+def feature_of(name: str) -> Feature:
+    """A feature by its name here, or a function of the user's own code."""
+    found: Feature = FEATURES[name] if name in FEATURES else load_function(name, "of a batch of inputs")
+    return found
 
 
 def known_k(method: Method[Any]) -> int:
@@ -79,7 +86,7 @@ class MCFL(Method[MCFLState]):
 
     base: Method[Any] = option(CFL(), "the clustered method around which it works")
     samples: int = option(100, "inputs per mean, in training and at test time (the paper's n, not stated)")
-    feature: str = option("pixels", "whose mean is compared: 'pixels' or 'embedding'")
+    feature: str = option("pixels", "whose mean is compared: 'pixels', 'embedding' or a function, as mine.py:name")
     noise: float = option(0.0, "standard deviation of Gaussian noise on what a client sends")
     norm: Norm = option("l2", "how far apart means are")
     download: Download = option("each-round", "when clients get the K models")
@@ -94,7 +101,10 @@ class MCFL(Method[MCFLState]):
         one_of(Norm, self, "norm")
         one_of(Download, self, "download")
         if self.feature not in FEATURES:
-            raise ValueError(f"feature={self.feature!r} should be one of {sorted(FEATURES)}")
+            if not is_outside(self.feature):
+                raise ValueError(f"feature={self.feature!r} should be one of {sorted(FEATURES)} or FILE.py:NAME")
+            object.__setattr__(self, "feature", absolute(self.feature))
+            feature_of(self.feature)
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> MCFLState:
         base = self.base.init(task, cohort, key)
@@ -171,7 +181,7 @@ class MCFL(Method[MCFLState]):
         """The mean feature of ``samples`` of a client's inputs, chosen at random."""
         valid = shard.n if shard.ragged else None
         order = keys.permutation(keys.fold_in(me.key, "samples"), shard.length, valid)[: self.samples]
-        values = FEATURES[self.feature](gather(shard.pool_x, shard.rows[order]))
+        values = feature_of(self.feature)(gather(shard.pool_x, shard.rows[order]))
         if valid is None:
             return values.mean(dim=0)
         w = (torch.arange(len(order), device=order.device) < valid).float()

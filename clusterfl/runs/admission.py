@@ -17,6 +17,7 @@ from clusterfl.config.errors import naming
 from clusterfl.data.population import Population
 from clusterfl.data.registry import is_own
 from clusterfl.data.scenario import build
+from clusterfl.data.user_tables import columns_behind
 from clusterfl.engines.wrappers.attack import AttackConfig
 from clusterfl.errors import ConfigError, DataError
 from clusterfl.evaluate.served import evaluate, personal_models
@@ -42,8 +43,8 @@ def admit(
 ) -> dict[str, Any]:
     """Cluster, accuracy and (in ``out``) personal model of every new client, by name.
 
-    ``data`` is ``folder:PATH``, ``table:PATH`` or a population; without it these are the run's own unseen clients.
-    A run with a module from Python asks for the same ``model`` again.
+    ``data`` is ``folder:PATH``, ``table:PATH``, ``FILE.py:FUNCTION`` or a population; without it these are the run's
+    own unseen clients. A run with a module from Python asks for the same ``model`` again.
     """
     folder = Path(run)
     if not (folder / "config.toml").exists():
@@ -138,9 +139,10 @@ def check_alike(population: Population, card: dict[str, Any]) -> None:
 def read_newcomers(config: Config, data: str, card: dict[str, Any] | None) -> Population:
     """A folder or table of new clients."""
     if not is_own(data):
-        raise ConfigError(f"data={data!r} should be folder:PATH or table:PATH")
+        raise ConfigError(f"data={data!r} should be folder:PATH, table:PATH or FILE.py:FUNCTION")
     table = data.startswith("table:")
     features = card["feature_names"] if table and card is not None else None
+    categories = {name: tuple(words) for name, words in (card or {}).get("categories", {}).items()}
     natural = replace(
         config.data,
         source=data,
@@ -153,9 +155,10 @@ def read_newcomers(config: Config, data: str, card: dict[str, Any] | None) -> Po
         drift_round=None,
         client_column=config.data.client_column if table else None,
         label_column=config.data.label_column if table else None,
-        feature_columns=None if features is None else tuple(features),
+        feature_columns=None if features is None else columns_behind(features, categories),
+        categorical=config.data.categorical if table else None,
     )
     key = keys.fold_in(keys.key(config.seed), "newcomers")
     with naming("data"):
         known = None if card is None or config.task.regression else classes_of(card)
-        return build(natural, key, classes=known, regression=config.task.regression)
+        return build(natural, key, classes=known, categories=categories, regression=config.task.regression)

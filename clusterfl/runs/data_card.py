@@ -43,6 +43,7 @@ def readings(population: Population) -> dict[str, Any]:
         "classes": population.classes,
         "outputs": population.outputs,
         "class_names": None if names is None else list(names),
+        **({"categories": {n: list(words) for n, words in said.items()}} if (said := population.categories) else {}),
     }
 
 

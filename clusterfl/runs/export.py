@@ -47,7 +47,18 @@ def export(
         write_whole(folder / f"{name}.{suffix}", data)
         digest = hashlib.sha256(data).hexdigest()
         entries.append({"file": f"{name}.{suffix}", "sha256": digest, "cluster": number, "clients": clients})
-    keep = ("method", "model", "input_shape", "dtype", "feature_names", "pixels", "classes", "class_names", "outputs")
+    keep = (
+        "method",
+        "model",
+        "input_shape",
+        "dtype",
+        "feature_names",
+        "pixels",
+        "classes",
+        "class_names",
+        "outputs",
+        "categories",
+    )
     manifest = {
         "format": 1,
         "files": format,

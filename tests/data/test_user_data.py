@@ -12,7 +12,7 @@ import torch
 
 from clusterfl.data.registry import load_source
 from clusterfl.data.scenario import DataConfig, build
-from clusterfl.data.user_data import Reading
+from clusterfl.data.user_data import Reading, read_samples
 from clusterfl.errors import ConfigError, DataError
 
 from .made import KEY, RNG, made
@@ -252,3 +252,42 @@ def test_text_labels_in_a_folder_are_classes(tmp_path: Path) -> None:
     np.savez(tmp_path / "1.npz", x=np.array([[0, 1], [0, np.nan], [0, 1.0]]), y=np.array(["a", "b", "c"]))
     with pytest.raises(DataError, match=r"1\.npz, row 1: samples should be finite"):
         load_source(f"folder:{tmp_path}")
+
+
+def words_table(path: Path, wards: list[str]) -> str:
+    rows = {"client": "ann", "age": 1.0, "ward": wards, "label": ["yes", "no"] * (len(wards) // 2), "smokes": True}
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return f"table:{path}"
+
+
+def test_columns_of_words_become_a_feature_per_category(tmp_path: Path) -> None:
+    source = words_table(tmp_path / "t.csv", ["north", "south", "icu", "north"])
+    population = made(source=source, categorical=("ward",))
+    assert population.feature_names == ("age", "ward=icu", "ward=north", "ward=south", "smokes")
+    assert population.categories == {"ward": ("icu", "north", "south")}
+    x = torch.cat([population.train.of(0)[0], population.test.of(0)[0]])
+    assert sorted(x[:, 1:4].tolist()) == [[0, 0, 1], [0, 1, 0], [0, 1, 0], [1, 0, 0]]
+    assert x[:, [0, 4]].unique().tolist() == [1]
+    with pytest.raises(DataError, match=r"categorical='wards' should be a feature column; did you mean 'ward'"):
+        made(source=source, categorical=("wards",))
+    with pytest.raises(ConfigError, match=r"categorical=.* should be unset unless source is table:PATH"):
+        made(source="digits", categorical=("ward",))
+    with pytest.raises(DataError, match=r"column 'ward', row 1 should be a number, not 'north'; .*data.categorical"):
+        made(source=source)
+
+
+def test_new_words_are_refused_and_known_ones_keep_their_place(tmp_path: Path) -> None:
+    words = {"ward": ("icu", "north", "south")}
+    path = tmp_path / "new.csv"
+    words_table(path, ["south", "icu"])
+    names = ("age", "ward=icu", "ward=north", "ward=south", "smokes")
+    assert read_samples(path, names, words).tolist() == [[1, 0, 0, 1, 1], [1, 1, 0, 0, 1]]
+    words_table(path, ["south", "nroth"])
+    with pytest.raises(DataError, match=r"column 'ward', row 2: the category 'nroth' .* did you mean 'north'"):
+        read_samples(path, names, words)
+    words_table(path, [f"w{i}" for i in range(1002)])
+    with pytest.raises(DataError, match=r"1,002 different values and should have at most 1,000"):
+        made(source=f"table:{path}", categorical=("ward",))
+    pd.DataFrame({"client": "a", "w": "x", "w=x": 1.0, "label": ["y", "n"]}).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"the feature 'w=x' should be there once"):
+        made(source=f"table:{path}", categorical=("w",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -35,7 +34,7 @@ from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.errors import ClientError, ClusterflError, DataError
 from clusterfl.evaluate.procedures import row_scores
 from clusterfl.models import build_model
-from clusterfl.outside import is_outside
+from clusterfl.outside import is_outside, only, own_copy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, is_finite
 
@@ -95,10 +94,11 @@ class Node:
 
     def answer(self, message: bytes) -> bytes:
         """The answer to a message, as bytes; ValueError where the message is none."""
-        asked = codec.unpack(message)
-        if not isinstance(asked, Hello | Request | Delivery):
-            raise ValueError("a node should be sent a hello, a request or a delivery")
-        return codec.pack(self._answer(asked))
+        with only(self.code):
+            asked = codec.unpack(message)
+            if not isinstance(asked, Hello | Request | Delivery):
+                raise ValueError("a node should be sent a hello, a request or a delivery")
+            return codec.pack(self._answer(asked))
 
     def _answer(self, asked: Hello | Request | Delivery) -> Answer:
         try:
@@ -179,18 +179,7 @@ class Node:
 
     def _own(self, model: str) -> str:
         """The model's name here. Code that is not the library's is the node's own copy: no message brings any."""
-        if not is_outside(model):
-            return model
-        for mine in self.code:
-            if _stem(mine) == _stem(model):
-                return mine
-        raise ClusterflError(f"model={model!r} should be allowed on the node: start it with --code FILE.py:NAME")
-
-
-def _stem(reference: str) -> tuple[str, str]:
-    """The module's name and the object's, wherever the file lies."""
-    where, _, what = reference.rpartition(":")
-    return Path(where).stem if where.endswith(".py") else where, what
+        return own_copy(model, self.code) if is_outside(model) else model
 
 
 def _only(client: int, x: Tensor, y: Tensor) -> Shards:
