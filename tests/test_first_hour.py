@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,29 @@ def test_what_the_command_line_cannot_rebuild_it_refuses_in_one_sentence(tmp_pat
         population, module, clusterfl.METHODS["ifca"](k=2), rounds=3, engine="serial", out=tmp_path / "run", resume=True
     )
     assert again.records[-1].round == 3
+
+
+def test_columns_of_words_are_coded_alike_from_run_to_prediction(tmp_path: Path) -> None:
+    frame = hospital_table(NAMES)
+    frame["b"] = np.where(frame["a"] > 0, "warm", "cold")
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    given = [f"data.source=table:{tmp_path / 'all.csv'}", 'data.categorical=["b"]', *SETTINGS]
+    clusterfl.run(Config.load(None, given), out=tmp_path / "run")
+    new = frame[(frame["client"] == NAMES[1]) & (frame["b"] == "warm")]
+    new[["label", "b", "c", "client", "a"]].to_csv(tmp_path / "new.csv", index=False)
+    trained = clusterfl.load(tmp_path / "run")
+    assert trained.manifest["feature_names"] == ["a", "b=cold", "b=warm", "c"]
+    assert trained.manifest["categories"] == {"b": ["cold", "warm"]}
+    found = clusterfl.admit(tmp_path / "run", f"table:{tmp_path / 'new.csv'}")
+    assert found["clients"][NAMES[1]]["cluster"] == trained.cluster_of(NAMES[1])
+    words = ["predict", str(tmp_path / "run"), "--client", NAMES[1], "--data", str(tmp_path / "new.csv"), "--json"]
+    said = json.loads(call(*words).stdout)["predictions"]
+    coded = np.stack([new["a"], np.zeros(len(new)), np.ones(len(new)), new["c"]], 1)
+    assert said == trained.predict(NAMES[1], coded).tolist()
+    new.assign(b="wram").to_csv(tmp_path / "new.csv", index=False)
+    for command in (words, ["admit", str(tmp_path / "run"), "--data", f"table:{tmp_path / 'new.csv'}"]):
+        done = call(*command)
+        assert (
+            done.exit_code == 2
+            and "row 1: the category 'wram' should be a known one; did you mean 'warm'" in done.stderr
+        )

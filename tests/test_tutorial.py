@@ -1,4 +1,4 @@
-"""The whole hour of docs/tutorial.md, played as it is written: its files, its commands, its code, what they print."""
+"""Pages that are played as they are written: their files, their commands, their code, what they print."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 import clusterfl
 from tests.commands.calls import call
 
-PAGE = Path(__file__).parent.parent / "docs" / "tutorial.md"
+DOCS = Path(__file__).parent.parent / "docs"
 
 
-def blocks() -> Iterator[tuple[str, str]]:
+def blocks(page: str) -> Iterator[tuple[str, str]]:
     """(language, text) of every block, in order."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = (DOCS / page).read_text(encoding="utf-8")
     yield from re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -28,7 +28,7 @@ def commands(text: str) -> Iterator[tuple[list[str], list[str]]]:
     """(words, the lines that it should print) of every command of a console block."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, *lines = part.splitlines()
-        yield command.split(), lines
+        yield command.split(), [line for line in lines if line]
 
 
 def roughly(line: str) -> str:
@@ -46,22 +46,32 @@ def printed(words: list[str], folder: Path) -> str:
     ).stdout
 
 
-def test_the_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code = types.ModuleType("tutorial")
-    for language, text in blocks():
+def play(page: str, folder: Path) -> None:
+    code = types.ModuleType(page.removesuffix(".md").replace("-", "_"))
+    for language, text in blocks(page):
         named = re.match(r"# ([\w.]+\.\w+)\n", text)
         if language == "console":
             for words, lines in commands(text):
-                got = printed(words, tmp_path).splitlines()
+                got = [line for line in printed(words, folder).splitlines() if line]
                 wanted = lines[:-1] if lines and lines[-1] == "…" else lines
                 shown = got[: len(wanted)] if len(wanted) < len(lines) else got
                 assert [roughly(line) for line in shown] == [roughly(line) for line in wanted], words
         elif named:
-            (tmp_path / named[1]).write_text(text)
-        else:
-            exec(compile(text, "tutorial", "exec"), code.__dict__)
+            (folder / named[1]).write_text(text)
+        elif language == "python":
+            exec(compile(text, page, "exec"), code.__dict__)
+
+
+def test_the_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    play("tutorial.md", tmp_path)
     # the program without clusterfl said what the library says
     x = [[0.3, -1.2, 0.1], [-1.0, 0.8, 0.4]]
     plain = printed(["python", "plain.py"], tmp_path).split()
     assert plain == clusterfl.load("runs/first").predict("hospital-03", np.array(x)).tolist()
+
+
+def test_a_real_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("plotly")
+    monkeypatch.chdir(tmp_path)
+    play("natural-table.md", tmp_path)
