@@ -213,6 +213,7 @@ class Cohort:
                 into.add(ids, chunk.fields)
                 parts.append({n: v for n, v in chunk.fields.items() if n not in into.consumes})
         self.engine.traffic.count(call.label, (down + down_each) * len(call.ids), up)
+        self._note_silent(len(call.ids) - sum(map(len, answered)))
         if not answered:
             raise NoReplies(call.label)
         ids = torch.cat(answered)
@@ -242,6 +243,11 @@ class Cohort:
         self._common["calls"] += 1
         key = keys.fold_in(self.key, "call", self._common["calls"])
         return Call(method, name, ids, dict(shared or {}), dict(each), key, self.round)
+
+    def _note_silent(self, n: int) -> None:
+        """So many of this call's clients gave no reply that counts: they dropped out, or were turned down."""
+        if n:
+            self.log(silent=self._common["log"].get("silent", 0.0) + n)
 
     def log(self, **scalars: float) -> None:
         """Diagnostics of this round, written beside its metrics."""

@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clusterfl.commands.common import DataRoot, Force, Json, Quiet, Set, Verbose, say_json, set_logging
+from clusterfl.commands.common import (
+    DataRoot,
+    Force,
+    Json,
+    Quiet,
+    Report,
+    Set,
+    Verbose,
+    check_report,
+    draw,
+    say_json,
+    say_report,
+    set_logging,
+)
 
 if TYPE_CHECKING:
     from clusterfl.federate.folder import Federation
@@ -88,6 +101,7 @@ def local(
     least: Least = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")] = False,
     force: Force = False,
+    report: Report = False,
     data_root: DataRoot = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -108,6 +122,8 @@ def local(
     from clusterfl.config import Config
     from clusterfl.federate import start
 
+    if report:
+        check_report()
     chosen = Config.load(config, [*set_, f"data.clients={nodes}", "data.unseen=0"], data_root=data_root)
     given = Config.load(config, set_, data_root=data_root).data if not quiet else chosen.data
     if (given.clients, given.unseen) != (nodes, 0):
@@ -118,7 +134,7 @@ def local(
     with _shown(chosen, quiet) as told:
         terms = _terms(timeout, least, nodes)
         start.local(chosen, folder, nodes, insecure=insecure, resume=resume, force=force, terms=terms, told=told)
-    _say(folder, json)
+    _say(folder, json, report)
 
 
 @federate.command()
@@ -126,6 +142,7 @@ def run(
     folder: Folder,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     force: Force = False,
+    report: Report = False,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -135,10 +152,12 @@ def run(
     from clusterfl.config import Config
     from clusterfl.federate import start
 
+    if report:
+        check_report()
     federation = read_federation(folder)
     with _shown(Config.load(federation.config), quiet) as told:
         start.run(federation, resume=resume, force=force, told=told)
-    _say(federation.run_folder, json)
+    _say(federation.run_folder, json, report)
 
 
 @federate.command()
@@ -225,12 +244,13 @@ def _shown(config: Any, quiet: bool) -> Any:
     return shown()
 
 
-def _say(folder: Path, json: bool) -> None:
+def _say(folder: Path, json: bool, report: bool) -> None:
     from clusterfl.commands.run import check_learnt, in_words
     from clusterfl.runs.folder import summary_of
 
     summary = summary_of(folder)
     assert summary is not None, "a run that has ended has a summary"
+    drawn = draw(folder) if report else None
     if json:
         say_json(summary)
         check_learnt(summary)
@@ -238,4 +258,5 @@ def _say(folder: Path, json: bool) -> None:
     for line in in_words(summary):
         typer.echo(line)
     typer.echo(f"written to {folder}")
+    say_report(drawn, folder)
     check_learnt(summary)

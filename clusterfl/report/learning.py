@@ -149,20 +149,25 @@ def loss_figure(run: Run) -> list[Figure]:
     return [Figure("Loss over rounds", drawing, "On the clients' test data.")]
 
 
-KNOWN = {"clusters_alive", "moved", "k"}  # drawn elsewhere
+KNOWN = {"clusters_alive", "moved", "k", "silent", "no_replies"}  # drawn elsewhere
 
 
 def trouble_figures(run: Run) -> list[Figure]:
-    """Rejected replies, privacy spent, and the method's own diagnostics, each where there is any."""
+    """Drop-outs, rejected replies, privacy spent, and the method's own diagnostics, each where there is any."""
     x = np.array([r["round"] for r in run.rows], dtype=float)
     figures = []
-    for title, unit, column in (
-        ("Rejected replies", "count", _column(run, lambda r: r.get("rejected"))),
-        ("Privacy spent (epsilon)", "number", _column(run, lambda r: r.get("epsilon"))),
-    ):
+    silent = (
+        "Clients asked in vain, by round: gone, late, or turned down. A client that two messages miss counts twice."
+    )
+    found: tuple[tuple[str, Unit, np.ndarray, str], ...] = (
+        ("Drop-outs", "count", _column(run, lambda r: r.get("logged", {}).get("silent", 0.0)), silent),
+        ("Rejected replies", "count", _column(run, lambda r: r.get("rejected")), "Turned down by the guard."),
+        ("Privacy spent (epsilon)", "number", _column(run, lambda r: r.get("epsilon")), ""),
+    )
+    for title, unit, column, note in found:
         if np.nanmax(column, initial=0.0) > 0:
-            drawing = curves([Curve(title, x, column, 3)], title=title, x_name="round", unit=unit, zero=True)  # type: ignore[arg-type]
-            figures.append(Figure(title, drawing))
+            drawing = curves([Curve(title, x, column, 3)], title=title, x_name="round", unit=unit, zero=True)
+            figures.append(Figure(title, drawing, note))
     names = sorted({name for r in run.rows for name in r.get("logged", {})} - KNOWN)
     for name in names[:12]:
         column = _column(run, lambda r, name=name: r.get("logged", {}).get(name))  # type: ignore[misc]

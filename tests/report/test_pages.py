@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import clusterfl
+from clusterfl.commands.federate import _say as say_federation
 from clusterfl.config import Config
 from clusterfl.errors import ClusterflError
 from clusterfl.report.flow import flow, rounds_shown
 from clusterfl.report.groups import compared, labels
-from clusterfl.report.learning import by_cluster, five_worst
+from clusterfl.report.learning import agreement_figure, by_cluster, five_worst, trouble_figures
 from clusterfl.report.one_run import page_of
 from clusterfl.report.page import render, write_report
 from clusterfl.report.parts import safe_json
@@ -104,6 +106,34 @@ def test_a_run_judged_by_an_error_is_better_when_it_is_lower(tmp_path: Path) -> 
     assert (tile.key, tile.value, tile.text) == ("rmse_mean", 0.5, "0.5")
     values = np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]])
     assert five_worst(values, higher=True) == [3.0] and five_worst(values, higher=False) == [4.0]
+
+
+def test_drop_outs_have_a_figure_where_there_were_any(tmp_path: Path) -> None:
+    run = read_run(made(tmp_path / "run"))
+    assert [f.title for f in trouble_figures(run)][:1] == ["Rejected replies"]
+    rows = [{**row, "logged": {"silent": 3.0}} if row["round"] == 2 else row for row in run.rows]
+    figure = trouble_figures(replace(run, rows=rows))[0]
+    assert figure.title == "Drop-outs" and "round 2\nDrop-outs: 3" in figure.drawing
+
+
+def test_where_nobody_moves_and_nobody_knows_the_truth_nothing_settles(tmp_path: Path) -> None:
+    run = read_run(made(tmp_path / "run", truth=False))
+    assert agreement_figure(run)
+    still = replace(run, rows=[{**row, "moved": 0.0} for row in run.rows])
+    assert agreement_figure(still) == []
+
+
+def test_a_federation_that_has_ended_can_write_its_report(
+    real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    place = tmp_path / "run"
+    shutil.copytree(real, place)
+    say_federation(place, json=False, report=True)
+    assert f"report: {place / 'report.html'}" in capsys.readouterr().out and (place / "report.html").exists()
+    say_federation(place, json=False, report=False)
+    assert f"see `clusterfl report {place}`" in capsys.readouterr().out
 
 
 def test_by_cluster_is_the_mean_of_who_was_there() -> None:
