@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from clusterfl.data.arrays import are_numbers, checked_names, plain_names, read_sides, uncopied
+from clusterfl.data.rules import Computed, Rule
 from clusterfl.data.shards import Shards
 
 Targets = Literal["auto", "classes", "numbers"]
@@ -100,6 +101,11 @@ class Population:
         h = hashlib.sha256()
         for shards in (self.train, self.test):
             for t in (shards.x, shards.y, shards.rows, shards.offsets):
+                if not isinstance(t, Tensor):  # as of the list that it stands for
+                    h.update(str((torch.int64, (int(shards.offsets[-1]),))).encode())
+                    for ids in shards.pieces():
+                        h.update(shards.rows_of_all(ids).numpy().data)
+                    continue
                 h.update(str((t.dtype, tuple(t.shape))).encode())
                 h.update(np.ascontiguousarray(t.numpy()).data)
         h.update(f"{self.clients} {self.classes}".encode())
@@ -189,6 +195,50 @@ class Population:
             truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
             name=name,
             names=() if names is None else tuple(names),
+        )
+
+    @staticmethod
+    def from_rule(
+        x: Any,
+        y: Any,
+        train: Rule | Callable[[Tensor, Tensor], Tensor],
+        test: Rule | Callable[[Tensor, Tensor], Tensor],
+        *,
+        clients: int,
+        samples: int | Sequence[int],
+        test_samples: int | Sequence[int],
+        classes: int,
+        truth: Sequence[int] | Tensor | None = None,
+        unseen: int = 0,
+        name: str = "own data",
+    ) -> Population:
+        """Clients whose rows of one pool are computed when they are needed: a million of them need no list.
+
+        ``x`` and ``y`` are as in :meth:`from_pool`. ``train`` and ``test`` are rules (``clusterfl.data.rules``) or pure
+        functions ``(ids, within) -> row numbers`` of equally shaped int64 tensors: the client, and the place among its
+        ``samples``, of which everybody has as many unless there is a number for each. The last ``unseen`` of all
+        ``clients`` take no part in training.
+        """
+        if not 0 <= unseen < max(clients, 1):
+            raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {clients}")
+        pool = [uncopied("x", x, torch.float32), uncopied("y", y, torch.int64 if classes else torch.float32)]
+        if len(pool[0]) != len(pool[1]):
+            raise ValueError(f"y={len(pool[1])} targets should be as many as the samples, {len(pool[0])}")
+        sides = []
+        for side, rule, many in (("samples", train, samples), ("test_samples", test, test_samples)):
+            sizes = torch.as_tensor(many, dtype=torch.int64)
+            sizes = sizes.expand(clients) if isinstance(many, int) else sizes
+            if len(sizes) != clients or int(sizes.min()) < 0:
+                raise ValueError(f"{side} should be a number of samples for each of the {clients} clients")
+            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+            sides.append(Shards(pool[0], pool[1], Computed(rule) if callable(rule) else rule, offsets))
+        return Population(
+            sides[0],
+            sides[1],
+            clients=clients - unseen,
+            classes=classes,
+            truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
+            name=name,
         )
 
     @staticmethod

@@ -80,12 +80,12 @@ def _take_indicators(config: DataConfig, y: Array, key: Key) -> tuple[Array, Arr
     return taken, np.setdiff1d(np.arange(len(y)), taken)
 
 
-def _balanced_tests(config: DataConfig, source: Source, cluster: Array, key: Key) -> list[Tensor]:
+def _balanced_tests(config: DataConfig, source: Source, clusters: list[int], key: Key) -> list[Tensor]:
     """One class-balanced set of test rows per cluster, the same for all its clients."""
     if not len(source.y_test):
         raise DataError(f"test='balanced' should be 'own' with {source.name!r}, which has no test part")
     sets = []
-    for k in range(int(cluster.max()) + 1):
+    for k in clusters:
         rows = domain_rows(source.domains_test, k, np.arange(len(source.y_test)))
         y = source.y_test[rows]
         here = np.unique(y).tolist()
@@ -93,7 +93,7 @@ def _balanced_tests(config: DataConfig, source: Source, cluster: Array, key: Key
         if not len(chosen):
             raise DataError(f"test_samples={config.test_samples} should be at least {len(here)}, one per class")
         sets.append(torch.from_numpy(rows[chosen]))
-    return [sets[k] for k in cluster.tolist()]
+    return sets
 
 
 def _source(
@@ -196,8 +196,10 @@ def build(
         config.angles,
     )
     rows, test, x_test, y_test = split.rows, split.test, source.x_test, source.y_test
-    if config.test == "balanced":
-        test = _balanced_tests(config, source, split.cluster, key)
+    balanced, shift_of = config.test == "balanced", split.cluster
+    if balanced:  # one set for each cluster
+        shift_of, group = np.unique(split.cluster, return_inverse=True)
+        test = _balanced_tests(config, source, shift_of.tolist(), key)
     elif test is None:
         rows, test = hold_out(rows, config.test_fraction)
         if source.own:
@@ -206,9 +208,10 @@ def build(
     for note in split.notes:
         log.info("%s: %s", source.name, note)
     public = to_float(x[taken], config.normalize, source.levels), torch.from_numpy(y[taken])
+    tests = gather(x_test, y_test, test, shift_of, shift, config.normalize, source.levels)
     population = Population(
         gather(x, y, rows, split.cluster, shift, config.normalize, source.levels),
-        gather(x_test, y_test, test, split.cluster, shift, config.normalize, source.levels),
+        tests.shared_by(torch.from_numpy(group)) if balanced else tests,
         clients=len(rows) - config.unseen,
         classes=source.classes,
         name=describe(config),

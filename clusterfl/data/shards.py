@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from clusterfl import keys
+from clusterfl.data.rules import Rule, Shared
+from clusterfl.errors import DataError
 
 PIECE = 1 << 17  # rows that are looked at together
 
@@ -20,7 +22,7 @@ class Shards:
 
     x: Tensor  # [pool, ...] float32, or int64 where the model has an embedding
     y: Tensor  # [pool] int64 classes, or [pool, ...] float32 numbers
-    rows: Tensor  # [total] int64: the clients' row numbers, one client after another
+    rows: Tensor | Rule  # [total] int64: the clients' row numbers, one client after another; or how they are found
     offsets: Tensor  # [N + 1] int64: client i owns rows[offsets[i] : offsets[i + 1]]
 
     def __len__(self) -> int:
@@ -34,7 +36,9 @@ class Shards:
     @cached_property
     def same(self) -> Tensor:
         """``[N]``: the first client that has the very same rows in the same order."""
-        sums, pieces = [], torch.arange(len(self)).split(max(1, len(self) * PIECE // max(len(self.rows), 1)))
+        if isinstance(self.rows, Shared):
+            return self._same_group(self.rows)
+        sums, pieces = [], list(self.pieces())
         for ids in pieces:  # a hash of each client's rows and their order
             rows, sizes = self.rows_of_all(ids), self.sizes[ids]
             first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
@@ -54,14 +58,46 @@ class Shards:
             found[ids] = torch.where(differs | (wrong > 0), ids, found[ids])
         return found
 
+    def _same_group(self, shared: Shared) -> Tensor:
+        """As :attr:`same`, from one client of each group."""
+        group, n = shared.group, len(shared.first)
+        first = torch.full((n,), len(self)).scatter_reduce(0, group, torch.arange(len(self)), "amin")
+        some = (first < len(self)).nonzero().flatten()
+        listed = Shards(self.x, self.y, self.rows_of_all(first[some]), _offsets(self.sizes[first[some]]))
+        alike = torch.empty(n, dtype=torch.int64)
+        alike[some] = some[listed.same]
+        found = torch.full((n,), len(self)).scatter_reduce(0, alike[some], first[some], "amin")
+        return found[alike[group]]
+
+    def pieces(self) -> Iterator[Tensor]:
+        """All clients, as many at a time as have some hundred thousand rows together."""
+        yield from torch.arange(len(self)).split(max(1, len(self) * PIECE // max(int(self.offsets[-1]), 1)))
+
+    def at(self, ids: Tensor, within: Tensor) -> Tensor:
+        """Of each client in ``ids`` the row at place ``within``, as broadcast."""
+        if isinstance(self.rows, Tensor):
+            return self.rows[(self.offsets[ids] + within).to(self.rows.device)]
+        rows = self.rows.at(ids, within)
+        if rows.numel() and not (int(rows.min()) >= 0 and int(rows.max()) < len(self.y)):
+            raise DataError(f"a rule's row numbers should be at least 0 and below the {len(self.y)} of the pool")
+        return rows.to(self.y.device)
+
     def rows_of(self, i: int) -> Tensor:
-        return self.rows[int(self.offsets[i]) : int(self.offsets[i + 1])]
+        start, end = int(self.offsets[i]), int(self.offsets[i + 1])
+        if isinstance(self.rows, Tensor):
+            return self.rows[start:end]
+        return self.at(torch.tensor(i), torch.arange(end - start))
 
     def rows_of_all(self, ids: Tensor) -> Tensor:
         """The rows of the clients ``ids``, one client after another."""
         sizes = self.sizes[ids]
-        first = self.offsets[ids] - (sizes.cumsum(0) - sizes)
-        return self.rows[first.repeat_interleave(sizes) + torch.arange(int(sizes.sum()))]
+        first = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+        return self.at(ids.repeat_interleave(sizes), torch.arange(len(first)) - first)
+
+    @property
+    def listed(self) -> Tensor:
+        """The rows of all clients, in full."""
+        return self.rows if isinstance(self.rows, Tensor) else self.rows_of_all(torch.arange(len(self)))
 
     def of(self, i: int) -> tuple[Tensor, Tensor]:
         """Client i's samples and labels."""
@@ -70,27 +106,33 @@ class Shards:
 
     def select(self, ids: Tensor) -> Shards:
         """Shards of the clients ``ids``, in that order, over the same pool."""
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.sizes[ids].cumsum(0)])
-        return Shards(self.x, self.y, self.rows_of_all(ids), offsets)
+        rows = self.rows_of_all(ids) if isinstance(self.rows, Tensor) else self.rows.chosen(ids)
+        return Shards(self.x, self.y, rows, _offsets(self.sizes[ids]))
+
+    def shared_by(self, group: Tensor) -> Shards:
+        """Shards of clients that hold what the client ``group[i]`` of these holds."""
+        return Shards(self.x, self.y, Shared(self.listed, self.offsets[:-1], group), _offsets(self.sizes[group]))
 
     @staticmethod
     def from_rows(x: Tensor, y: Tensor, rows: Sequence[Tensor]) -> Shards:
         """Shards over a pool that is cut down to the rows in use, so that it holds nothing else."""
         sizes = torch.tensor([len(r) for r in rows], dtype=torch.int64)
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         wanted = torch.cat(list(rows)) if rows else torch.zeros(0, dtype=torch.int64)
         used = torch.zeros(len(y), dtype=torch.bool)
         used[wanted] = True
-        return Shards(x[used], y[used], (used.cumsum(0) - 1)[wanted], offsets)
+        return Shards(x[used], y[used], (used.cumsum(0) - 1)[wanted], _offsets(sizes))
 
     @staticmethod
     def from_parts(parts: Sequence[tuple[Tensor, Tensor]]) -> Shards:
         """Shards of clients that each bring their own arrays."""
         sizes = torch.tensor([len(y) for _, y in parts], dtype=torch.int64)
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
         x = torch.cat([x for x, _ in parts])
         y = torch.cat([y for _, y in parts])
-        return Shards(x, y, torch.arange(len(y)), offsets)
+        return Shards(x, y, torch.arange(len(y)), _offsets(sizes))
+
+
+def _offsets(sizes: Tensor) -> Tensor:
+    return torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
 
 
 def _owners(sizes: Tensor) -> Tensor:

@@ -206,7 +206,8 @@ class _Member:
 
 
 def _shared(shards: Shards) -> Shards:
-    return Shards(*(t.share_memory_() for t in (shards.x, shards.y, shards.rows, shards.offsets)))
+    rows = shards.rows.share_memory_() if isinstance(shards.rows, Tensor) else shards.rows  # a rule travels as it is
+    return Shards(shards.x.share_memory_(), shards.y.share_memory_(), rows, shards.offsets.share_memory_())
 
 
 def _serve(pipe: Connection, task: Task, train: Shards, test: Shards, plan: Plan, most: int) -> None:

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from clusterfl.data.population import Population
+from clusterfl.data.rules import Rule
 from clusterfl.data.shards import Shards
 from clusterfl.engines.blocks import Block, own_memory
 from clusterfl.engines.chunks import Plan
@@ -60,7 +63,7 @@ class Ray(Parallel):
 
         # as arrays the actors of one machine read the very same memory
         sides = (population.train, population.test)
-        self._shards = [ray.put([t.numpy() for t in (s.x, s.y, s.rows, s.offsets)]) for s in sides]
+        self._shards = [ray.put([_array(part) for part in (s.x, s.y, s.rows, s.offsets)]) for s in sides]
 
     def spawn(self) -> _Member:
         import ray
@@ -177,10 +180,14 @@ class _Actor:
         return ok, Block.of(got, own_memory) if ok else got
 
 
+def _array(part: Tensor | Rule) -> Any:
+    return part.numpy() if isinstance(part, Tensor) else part
+
+
 def _shards(arrays: list[Any]) -> Shards:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the store's memory is read-only, and nobody writes shards
-        return Shards(*(torch.from_numpy(a) for a in arrays))
+        return Shards(*(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in arrays))
 
 
 @dataclass(eq=False)

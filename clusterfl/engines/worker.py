@@ -44,7 +44,11 @@ class Worker:
         x = shards.x.to(self.device)
         if self.plan.channels_last and x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        return Shards(x, shards.y.to(self.device), shards.rows.to(self.device), shards.offsets)
+        rows = shards.rows.to(self.device) if isinstance(shards.rows, Tensor) else shards.rows
+        return Shards(x, shards.y.to(self.device), rows, shards.offsets)
+
+    def _no_rows(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.int64, device=self.device)
 
     def run(self, call: Call) -> Iterator[Chunk]:
         """Chunks in the order of ``call.ids``."""
@@ -80,7 +84,7 @@ class Worker:
         i = int(call.ids[position])
         key = call.client_key(i).to(self.device)
         if call.server:
-            none = Shard(self.train.x[:0], self.train.y[:0], self.train.rows[:0], 0)
+            none = Shard(self.train.x[:0], self.train.y[:0], self._no_rows(), 0)
             return Client(self.task, none, none, key, call.round)
         tested = i if call.test_of is None else int(call.test_of[position])
         train, test = self.train.rows_of(i), self.test.rows_of(tested)
@@ -105,7 +109,7 @@ class Worker:
         shared = _to(call.shared, self.device)
         procedure = getattr(call.method, call.name)
         if call.server:
-            train, n_train = self.train.rows[:0].expand(len(ids), 0), torch.zeros(len(ids), dtype=torch.int64)
+            train, n_train = self._no_rows().expand(len(ids), 0), torch.zeros(len(ids), dtype=torch.int64)
             test, n_test = train, n_train
             state: Tree = {}
         else:
@@ -176,8 +180,7 @@ def _padded(shards: Shards, ids: Tensor) -> tuple[Tensor, Tensor]:
     sizes = shards.sizes[ids]
     longest = int(sizes.max())
     within = torch.arange(longest)
-    at = shards.offsets[ids].unsqueeze(1) + torch.where(within < sizes.unsqueeze(1), within, 0)
-    return shards.rows[at.to(shards.rows.device)], sizes
+    return shards.at(ids.unsqueeze(1), torch.where(within < sizes.unsqueeze(1), within, 0)), sizes
 
 
 def _to(value: Any, device: torch.device) -> Any:

@@ -66,4 +66,4 @@ def alike(shards: Shards, ids: Tensor, width: int = 1) -> Iterator[tuple[Tensor,
     sizes = shards.sizes[ids]
     for n in sizes[sizes > 0].unique().tolist():
         for members in (sizes == n).nonzero().flatten().split(max(1, PIECE // (n * width))):
-            yield members, shards.rows[shards.offsets[ids[members]].unsqueeze(1) + torch.arange(n)]
+            yield members, shards.at(ids[members].unsqueeze(1), torch.arange(n))

@@ -73,8 +73,12 @@ def label_counts(population: Population) -> Tensor | None:
     shards, classes = population.train, population.classes
     if shards.y.is_floating_point() or shards.y.dim() != 1 or classes < 1:
         return None
-    owners = torch.repeat_interleave(torch.arange(len(shards)), shards.sizes)
-    return (owners * classes + shards.y[shards.rows]).bincount(minlength=len(shards) * classes).reshape(-1, classes)
+    counts = torch.zeros(len(shards), classes, dtype=torch.int64)
+    for ids in shards.pieces():
+        owners = torch.arange(len(ids)).repeat_interleave(shards.sizes[ids])
+        cells = owners * classes + shards.y[shards.rows_of_all(ids)]
+        counts[ids] = cells.bincount(minlength=len(ids) * classes).reshape(-1, classes)
+    return counts
 
 
 def cluster_labels(counts: Tensor, assign: Tensor) -> dict[str, list[int]]:

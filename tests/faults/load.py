@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from torch import Tensor
+
 import clusterfl
 from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
@@ -42,7 +44,7 @@ def descriptors() -> int:
 
 def bytes_of(population: Population) -> int:
     tensors = [t for s in (population.train, population.test) for t in (s.x, s.y, s.rows, s.offsets)]
-    return sum(t.numel() * t.element_size() for t in tensors)
+    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
 
 
 class Peak(Callback):

@@ -81,8 +81,8 @@ def flip_labels(population: Population, ids: Tensor) -> Population:
     lies[ids] = True
     mine = lies.repeat_interleave(train.sizes)
     # honest clients may share these samples, so the liars get copies
-    used, inverse = torch.unique(train.rows[mine], return_inverse=True)
-    rows = train.rows.clone()
+    used, inverse = torch.unique(train.listed[mine], return_inverse=True)
+    rows = train.listed.clone()
     rows[mine] = len(train.y) + inverse
     x = torch.cat([train.x, train.x[used]])
     y = torch.cat([train.y, population.classes - 1 - train.y[used]])
