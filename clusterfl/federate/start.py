@@ -32,6 +32,7 @@ def server_up(federation: Federation) -> Iterator[Process]:
     running = processes.noted(federation)
     server = next((p for p in running if p.role == "server"), None)
     if server is None:
+        processes.end(orphan_of(federation))
         server = processes.start_server(federation)
         processes.note(federation, [*running, server])
     processes.wait_until_open(federation, server)
@@ -93,6 +94,12 @@ def app_process(state: dict[str, Any]) -> Process:
     return Process("server app", int(state["pid"]), int(state["began"]), "")
 
 
+def orphan_of(federation: Federation) -> list[Process]:
+    """The app that a killed server has left behind: it holds the run's folder and would have the last word."""
+    state = state_of(federation)
+    return [app_process(state)] if state.get("state") == "running" else []
+
+
 def _stamp(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
 
@@ -101,7 +108,10 @@ def _tell(federation: Federation, said: int, before: float, told: Told | None) -
     path = federation.run_folder / "rounds.jsonl"
     if told is None or _stamp(path) == before:
         return said
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:  # an earlier run has just been cleared away
+        return said
     whole = [line for line in lines if line.endswith("\n")]
     for line in whole[said:]:
         told(json.loads(line))
@@ -202,8 +212,7 @@ def start_demo_node(federation: Federation, index: int) -> Process:
 
 def stop(federation: Federation) -> Sequence[Process]:
     """Ends what was started from this folder; returns what that was."""
-    running, state = processes.noted(federation), state_of(federation)
-    orphan = [app_process(state)] if state.get("state") == "running" else []  # a killed server leaves its app behind
-    processes.end([*running, *orphan])
+    running = processes.noted(federation)
+    processes.end([*running, *orphan_of(federation)])
     processes.note(federation, [])
     return running

@@ -29,7 +29,8 @@ from tests.flower.real import TERMS, summary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-HERE = "10.213.7.1"
+NET = f"10.213.{os.getpid() % 251}"  # of this process: another one may test too
+HERE, THERE = f"{NET}.1", f"{NET}.2"
 
 
 def ip(*arguments: str) -> None:
@@ -50,7 +51,7 @@ def inside() -> Iterator[list[str]]:
         ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
         ip("addr", "add", f"{HERE}/30", "dev", here)
         ip("link", "set", here, "up")
-        ip("-n", name, "addr", "add", "10.213.7.2/30", "dev", there)
+        ip("-n", name, "addr", "add", f"{THERE}/30", "dev", there)
         ip("-n", name, "link", "set", there, "up")
         ip("-n", name, "link", "set", "lo", "up")
         yield ["ip", "netns", "exec", name]
