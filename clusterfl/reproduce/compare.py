@@ -93,6 +93,20 @@ class Comparison:
         return "; ".join([*parts, seeds])
 
     @property
+    def orders(self) -> dict[tuple[str, str], float]:
+        """How alike the order of methods is to the paper's: Spearman's rank correlation of every column of at least
+        four rows that differ."""
+        from scipy.stats import spearmanr
+
+        found = {}
+        for column in self.columns:
+            mine = [f for f in self.figures if (f.setting, f.metric) == column and f.verdict and not f.reading]
+            pairs = [(f.mean, f.paper) for f in mine if f.mean is not None]
+            if len(pairs) >= 4 and all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
+                found[column] = float(spearmanr(pairs).statistic)
+        return found
+
+    @property
     def seconds(self) -> float:
         return float(sum(r["seconds"] for r in self.results))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterfl.reproduce.compare import MARKS, Comparison, compare, in_words
 from clusterfl.reproduce.count import Count, count, differences, printed
-from clusterfl.reproduce.spec import COUNTED, Experiment
+from clusterfl.reproduce.spec import COUNTED, METRICS, Experiment
 from clusterfl.reproduce.store import Results
 
 HEAD = """# Reproduction
@@ -20,7 +20,8 @@ how to run it, what the scales are and how to read the tables.
 A cell is *ours / the paper's*: the mean over seeds ± its standard deviation between seeds; what a paper's ± is of is in
 the notes. ✓: ours is within 1.5 points of the paper's (ARI: 0.05). ▲: ours is higher, ▽: lower; either way
 the paper is not confirmed there. ∅: a run has no such number. At `full` scale sizes are the paper's, and what else
-differs is listed below each table; at `laptop` scale all is smaller, and figures can only show the order of methods.
+differs is listed below each table; at `laptop` scale all is smaller, and figures can only show the order of methods:
+how alike it is to the paper's is said below each such table (1: the same, 0: unrelated, -1: reversed).
 """
 
 
@@ -103,6 +104,9 @@ def _section(e: Experiment, found: Sequence[Comparison], drawings: Path | None) 
     for c in found:
         parts += [f"{c.scale.capitalize()} scale: {c.count}.\n", markdown(c.grid())]
         parts.append(f"```\n{c.command}\n```\n")
+        if c.scale == "laptop" and (orders := c.orders):
+            told = ", ".join(f"{_column(c, s, m)} {rho:.2f}" for (s, m), rho in orders.items())
+            parts.append(f"Order of methods, as rank correlation with the paper's: {told}.\n")
     if drawn(e, drawings):
         source = f" from the results of `{e.uses}`" if e.uses else ""
         parts.append(f"![{e.title}](figures/{picture_name(e)})\n\nDrawn by `clusterfl reproduce {e.name}`{source}.\n")
@@ -115,6 +119,12 @@ def _section(e: Experiment, found: Sequence[Comparison], drawings: Path | None) 
     if e.notes:
         parts.append("".join(f"- {note}\n" for note in e.notes))
     return "\n".join(parts)
+
+
+def _column(c: Comparison, setting: str, metric: str) -> str:
+    """A column's name, without its setting where there is but one."""
+    label = METRICS[metric].label
+    return label if len({s for s, _ in c.columns}) == 1 else f"{setting}: {label}"
 
 
 def picture_name(e: Experiment) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from clusterfl.reproduce.compare import Figure, compare
+from clusterfl.reproduce.compare import Comparison, Figure, compare
 from clusterfl.reproduce.spec import Experiment
 from clusterfl.reproduce.store import write_result
 from tests.reproduce.tiny import result
@@ -55,3 +57,17 @@ def test_comparison_is_over_seeds_in_the_papers_unit(tiny: Experiment) -> None:
     other = list(tiny.cells("full", [0]))[1]
     write_result(other, result(other, accuracy_mean=0.5))
     assert compare(tiny, "full").count == "2 run: 1 within, 1 below; 1 to 2 seeds"
+
+
+def test_the_order_of_methods_is_compared_column_by_column(tiny: Experiment) -> None:
+    ours = (0.2, 0.1, 0.4, 0.3)
+    figures = [
+        Figure(name, "R=1.0", "accuracy_mean", paper, (100 * value,))
+        for name, paper, value in zip("abcd", (20.0, 10.0, 40.0, 30.0), ours, strict=True)
+    ]
+    figures.append(Figure("e", "R=1.0", "accuracy_mean", 99.0, (1.0,), reading=True))  # of another row: not twice
+    found = Comparison(tiny, "laptop", tuple(figures), ())
+    assert found.orders == {("R=1.0", "accuracy_mean"): pytest.approx(1.0)}
+    reversed_order = [replace(f, paper=-(f.paper or 0.0)) for f in figures]
+    assert replace(found, figures=tuple(reversed_order)).orders["R=1.0", "accuracy_mean"] == pytest.approx(-1.0)
+    assert replace(found, figures=tuple(figures[:3])).orders == {}, "three rows say too little"
