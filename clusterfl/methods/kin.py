@@ -18,43 +18,38 @@ from clusterfl.cohort import Cohort, Replies
 from clusterfl.errors import NoReplies
 from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
-from clusterfl.message import Kept, Loss, Model, Payload, Statistic, Weight, on_client
+from clusterfl.message import Kept, Loss, Payload, on_client
 from clusterfl.method import Clusters, Method, Served, log_clusters
-from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, reply, weight_field
-from clusterfl.parts.describe import Describe, Unit, changed, kinds, multiplier, read, summaries
-from clusterfl.parts.evidence import Summaries, evidence, pooled, to_groups
-from clusterfl.parts.holdout import hold_out
+from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, weight_field
+from clusterfl.parts.describe import Describe, Unit, kinds, multiplier, read
+from clusterfl.parts.evidence import evidence, pooled, to_groups
 from clusterfl.parts.kinship import find_groups
-from clusterfl.parts.local import SGD, eval_loss, sgd
-from clusterfl.parts.regroup import candidates, common_body, joined_again, jury, mixed, renamed
+from clusterfl.parts.local import SGD
+from clusterfl.parts.members import Members, Personal, own_model
+from clusterfl.parts.regroup import candidates, common_body, joined_again, mixed, renamed
 from clusterfl.parts.spreads import measured
 from clusterfl.parts.start import first_net
+from clusterfl.parts.told import Told
+from clusterfl.parts.trial import jury, other_half, useless
 from clusterfl.parts.unlabelled import misfits
 from clusterfl.task import Task
-from clusterfl.tree import Tree, concat, put, put_rows, repeat, row, stack, take
+from clusterfl.tree import Tree, concat, put, put_rows, repeat, row, rows, stack, take
 
 Features = Literal["random", "model"]
 By = Literal["concept", "concept+labels"]
 Share = Literal["none", "body"]
-Personal = Literal["none", "steps", "head"]
 Either = Literal["mean", "best"]
 Newcomers = Literal["labels", "inputs"]
 
 
 @dataclass(frozen=True)
-class KinState(Clusters):
+class KinState(Told, Clusters):
     """The groups' models, and what every client has said about its data."""
 
     trial: Tensor  # [K] int64: rounds until a group has to show that it pays; -1: it has
+    joint: Tree  # the model of all groups together that those on trial are compared with, if there are any
     joined: Tensor  # [N] bool: whose group did not pay
     maybe: Tensor  # [N, K] bool: the groups that a client may belong to
-    known: Tensor  # [N] bool: who has described itself
-    stale: Tensor  # [N] bool: whose data has changed since
-    counts: Tensor  # [N, C]
-    means: Tensor  # [N, C, d]
-    blur: Tensor  # [N]: variance of the noise on a class's sum
-    scatter: Tensor  # [d, d] float64, over all clients
-    freedom: Tensor  # of the scatter
     probe: Tree  # the model whose encoder describes data, if any
 
 
@@ -65,7 +60,7 @@ class Kin(Method[KinState]):
     name: ClassVar[str] = "kin"
     summary: ClassVar[str] = "finds groups, and how many, from class means sent once before training; FedAvg per group"
     paper: ClassVar[str] = "this project"
-    runs = (Describe,)
+    runs = (Describe, Members)
 
     local: SGD = SGD()
     groups: int | None = option(None, "how many groups; unset: as many as there is evidence for")
@@ -73,11 +68,11 @@ class Kin(Method[KinState]):
     features: Features = option("random", "of samples: fixed random ones, or the model's own after a warm-up")
     dims: int = option(64, "features of a sample")
     warmup: int = option(5, "rounds of FedAvg before features = 'model' looks at clients")
-    trial: int = option(3, "rounds until a group's members compare it with the mean of all groups; 0: never")
+    trial: int = option(4, "rounds until a group's members compare its model with the joint one; 0: never")
     held: float = option(0.2, "share of its samples that a client holds out during a trial")
     either: Either = option("mean", "what a client uses that may be in several groups: their mean, or the likeliest")
     share: Share = option("none", "what all groups have in common: nothing, or all but the head")
-    personal: Personal = option("none", "what a client does to its group's model: nothing, or train all, or its head")
+    personal: Personal = option("head", "what a client does to its group's model: nothing, or train all, or its head")
     tune_epochs: int = option(1, "epochs of the personal training")
     newcomers: Newcomers = option("labels", "what a newcomer is placed by: its labelled samples, or its inputs alone")
     watch: bool = option(True, "clients look in every round whether their data has changed, and say so")
@@ -105,6 +100,14 @@ class Kin(Method[KinState]):
     def description(self) -> Describe:
         return Describe(self.dims, multiplier(self.epsilon, self.delta) if self.epsilon else 0.0, self.unit)
 
+    @property
+    def counts_labels(self) -> bool:
+        return self.by == "concept+labels"
+
+    @property
+    def members(self) -> Members:
+        return Members(self.local, self.held, self.weights, self.watch)
+
     # -- the server ------------------------------------------------------------------------------------
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> KinState:
@@ -115,6 +118,7 @@ class Kin(Method[KinState]):
             centers=repeat(first_net(task, key), 1),
             assign=torch.zeros(n, dtype=torch.int64),
             trial=torch.tensor([self.trial]),
+            joint={},
             joined=no,
             maybe=torch.ones(n, 1, dtype=torch.bool),
             known=no,
@@ -149,46 +153,18 @@ class Kin(Method[KinState]):
             # a conversation of its own: training draws the same batches with it and without
             aside = Cohort(cohort.engine, ask.sort().values, keys.fold_in(cohort.key, "describe"), cohort.round)
             got = aside.run(self.description.describe, sent)
-            return self.regroup(self.remember(state, got))
+            return self.regroup(state.heard(got, self.description))
         return state
-
-    def remember(self, state: KinState, got: Replies) -> KinState:
-        known = read(got, self.description)
-        c, d = known.means.shape[1:]
-        empty = not state.means.shape[2]
-        means = torch.zeros(len(state.known), c, d) if empty else state.means
-        scatter = known.scatter if empty else state.scatter + known.scatter
-        yes = torch.ones(len(got), dtype=torch.bool)
-        return replace(
-            state,
-            known=put(state.known, got.ids, yes),
-            stale=put(state.stale, got.ids, ~yes),
-            counts=put(state.counts, got.ids, known.counts),
-            means=put(means, got.ids, known.means),
-            blur=put(state.blur, got.ids, known.blur),
-            scatter=scatter,
-            freedom=state.freedom + known.freedom,
-        )
 
     def regroup(self, state: KinState) -> KinState:
         """The groups that there is evidence for, over everybody known; each goes on from its members' models."""
-        ids = state.known.nonzero().flatten()
-        s, _ = self.summaries(state, ids)
+        ids = state.speakers
+        s, _ = state.summaries(ids, labels=self.counts_labels)
         found = find_groups(s, self.groups if self.groups is None else min(self.groups, len(ids)))
         labels = joined_again(found.labels, state.joined[ids])
         labels = renamed(labels, state.assign[ids])
         maybe = candidates(to_groups(found.turned(s), labels, found.spread), labels)
         return self.moved(state, ids, labels, maybe)
-
-    def summaries(self, state: KinState, ids: Tensor) -> tuple[Summaries, Tensor]:
-        return summaries(
-            state.counts[ids],
-            state.means[ids],
-            state.blur[ids],
-            state.scatter,
-            float(state.freedom),
-            labels=self.by == "concept+labels",
-        )
 
     def moved(self, state: KinState, ids: Tensor, labels: Tensor, maybe: Tensor) -> KinState:
         """Clients ``ids`` in new groups. A group's model is the mean of the models that its members had."""
@@ -202,57 +178,66 @@ class Kin(Method[KinState]):
         return replace(state, centers=centers, assign=assign, trial=trial, maybe=put(everywhere, ids, maybe))
 
     def train_groups(self, state: KinState, cohort: Cohort) -> KinState:
-        """FedAvg in every group; groups on trial hold samples out, and in the last round of it some members compare."""
-        mean = self.aggregate.by(state.centers, state.assign, weight_field(self.weights))
+        """FedAvg in every group. Of groups on trial half the members train the joint model, and all hold samples out;
+        in the last round of it some of them compare."""
         group, ids = state.assign[cohort.ids], cohort.ids
         tried = (state.trial[group] > 0) & (state.k > 1) & (self.groups is None)
-        due = tried & (state.trial[group] == 1)
-        judges = torch.isin(ids, jury(ids[due], state.assign, keys.fold_in(cohort.key, "jury")))
-        joint: dict[str, Payload] = {"joint": self.joint(state)} if bool(judges.any()) else {}
+        judges = torch.isin(
+            ids, jury(ids[tried & (state.trial[group] == 1)], state.assign, keys.fold_in(cohort.key, "jury"))
+        )
+        models, trains = state.centers, state.assign
+        if bool(tried.any()):
+            models = concat([models, repeat(state.joint or self.mean_model(state), 1)])
+            away = ids[tried][other_half(ids[tried], state.assign, cohort.round)]
+            trains = put(trains, away, torch.full((len(away),), state.k))
+        mean = self.aggregate.by(models, trains, weight_field(self.weights))
+        both = {"group": take(models, state.assign[ids[judges]])}
         answers = []
-        for some, procedure, shared in (
-            (ids[~tried], self.train, {}),
-            (ids[tried & ~judges], self.try_out, {}),
-            (ids[judges], self.compare, joint),
+        for some, procedure, more in (
+            (ids[~tried], self.members.train, {}),
+            (ids[tried & ~judges], self.members.try_out, {}),
+            (ids[judges], self.members.compare, both),
         ):
             if len(some):
                 with suppress(NoReplies):
-                    theta = take(state.centers, state.assign[some])
-                    answers.append(cohort.only(some).run(procedure, shared, theta=theta, into=mean))
+                    shared: dict[str, Payload] = {"joint": row(models, state.k)} if more else {}
+                    theta = take(models, trains[some])
+                    answers.append(cohort.only(some).run(procedure, shared, theta=theta, **more, into=mean))
         if not answers:
             raise NoReplies("Kin.train")
         ids, centers = torch.cat([got.ids for got in answers]), mean.result()
+        if rows(centers) > state.k:
+            state = replace(state, joint=row(centers, state.k))
+            centers = take(centers, torch.arange(state.k))
         if self.share == "body":
             centers = common_body(centers, cohort.task.head, torch.bincount(state.assign[ids], minlength=state.k))
         if self.watch:
             news = torch.cat([got["changed"] for got in answers]) > 0
             state = replace(state, stale=put(state.stale, ids, state.stale[ids] | news))
-        state = replace(
-            state, centers=centers, trial=torch.where((state.trial > 1) & (state.k > 1), state.trial - 1, state.trial)
-        )
-        return self.judge(state, cohort, [got for got in answers if "losses" in got.fields])
+        left = torch.where((state.trial > 1) & (state.k > 1), state.trial - 1, state.trial)
+        return self.judge(replace(state, centers=centers, trial=left), cohort, answers)
 
-    def joint(self, state: KinState) -> Tree:
+    def mean_model(self, state: KinState) -> Tree:
         """The mean of all groups' models, by their samples."""
         size = torch.zeros(state.k, dtype=torch.float64).index_add_(0, state.assign, state.counts.sum(dim=1).double())
         return mixed(state.centers, size)
 
     def judge(self, state: KinState, cohort: Cohort, answers: list[Replies]) -> KinState:
-        """A group must pay: where its members do better with the mean of all groups, it is joined with others."""
-        if not answers:
+        """A group must pay: where its members do better with the joint model, it is joined with others."""
+        said = [got for got in answers if "losses" in got.fields]
+        if not said:
             return state
-        group, losses = state.assign[answers[0].ids], answers[0]["losses"]
-        gain = torch.zeros(state.k).index_add_(0, group, losses[:, 1] - losses[:, 0])
-        asked = torch.bincount(group, minlength=state.k) > 0
-        useless = asked & (gain <= 0)
-        cohort.log(useless=useless.sum().item())
-        state = replace(state, trial=torch.where(asked, -1, state.trial))
-        return self.join(state, useless) if bool(useless.any()) else state
+        group, k = state.assign[said[0].ids], state.k
+        fails = useless(said[0]["losses"].double(), group, k)
+        cohort.log(useless=fails.sum().item())
+        state = replace(state, trial=torch.where(torch.bincount(group, minlength=k) > 0, -1, state.trial))
+        state = self.join(state, fails) if bool(fails.any()) else state
+        return state if bool((state.trial > 0).any()) else replace(state, joint={})
 
-    def join(self, state: KinState, useless: Tensor) -> KinState:
-        """Groups that do not pay become one, which goes on from the mean of all models."""
-        ids = state.known.nonzero().flatten()
-        joined = state.joined | (useless[state.assign] & state.known)
+    def join(self, state: KinState, fails: Tensor) -> KinState:
+        """Groups that do not pay become one, which goes on from the joint model."""
+        ids = state.speakers
+        joined = state.joined | (fails[state.assign] & state.known)
         labels = joined_again(state.assign[ids], joined[ids])
         k = int(labels.max()) + 1
         maybe = torch.zeros(len(ids), k, dtype=torch.bool)
@@ -262,7 +247,7 @@ class Kin(Method[KinState]):
                 maybe[:, int(labels[here][0])] |= state.maybe[ids, old]
         after = self.moved(replace(state, joined=joined), ids, labels, maybe)
         home = labels[joined[ids]][:1]
-        centers = put_rows(after.centers, home, repeat(self.joint(state), 1))
+        centers = put_rows(after.centers, home, repeat(state.joint, 1))
         return replace(after, centers=centers, trial=put(after.trial, home, torch.tensor(-1)))
 
     def serve(self, state: KinState, ids: Tensor) -> Served:
@@ -296,15 +281,8 @@ class Kin(Method[KinState]):
 
     def by_labels(self, state: KinState, cohort: Cohort, sent: dict[str, Payload]) -> tuple[Replies, Tensor]:
         got = cohort.run(self.description.describe, sent)
-        ids, new = state.known.nonzero().flatten(), read(got, self.description)
-        s, _ = summaries(
-            torch.cat([state.counts[ids].double(), new.counts]),
-            torch.cat([state.means[ids].double(), new.means]),
-            torch.cat([state.blur[ids].double(), new.blur]),
-            state.scatter,
-            float(state.freedom),
-            labels=self.by == "concept+labels",
-        )
+        ids = state.speakers
+        s, _ = state.summaries(ids, labels=self.counts_labels, guests=read(got, self.description))
         first, rest = torch.arange(len(s)).split([len(ids), len(got)])
         labels = state.assign[ids]
         found = measured(s.take(first), labels)
@@ -312,8 +290,8 @@ class Kin(Method[KinState]):
         return got, evidence(turned.take(rest), pooled(turned.take(first), labels, state.k), found.spread)
 
     def by_inputs(self, state: KinState, cohort: Cohort, sent: dict[str, Payload]) -> tuple[Replies, Tensor]:
-        ids = state.known.nonzero().flatten()
-        s, whiten = self.summaries(state, ids)
+        ids = state.speakers
+        s, whiten = state.summaries(ids, labels=self.counts_labels)
         groups = pooled(s, state.assign[ids], state.k)
         shares = groups.weights / groups.weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
         known = {"means": groups.means.float(), "shares": shares.float(), "whiten": whiten.float()}
@@ -325,26 +303,6 @@ class Kin(Method[KinState]):
 
     # -- the client ------------------------------------------------------------------------------------
 
-    @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"))
-    def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        return self.answer(me, sgd(me, theta, self.local))
-
-    @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"))
-    def try_out(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        """Training without the samples that :meth:`compare` looks at."""
-        return self.answer(me, sgd(hold_out(me, self.held)[0], theta, self.local))
-
-    def answer(self, me: Client, theta: Tree) -> dict[str, Payload]:
-        news: dict[str, Payload] = {"changed": changed(me)} if self.watch else {}
-        return reply(me, self.weights, theta=theta, **news)
-
-    @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"), losses=Loss())
-    def compare(self, me: Client, theta: Tree, joint: Tree) -> dict[str, Payload]:
-        """As :meth:`try_out`, and the losses of the group's model and of the joint one on the samples held out."""
-        held = hold_out(me, self.held)[1]
-        losses = torch.stack([eval_loss(held, theta), eval_loss(held, joint)])
-        return {**self.answer(me, sgd(hold_out(me, self.held)[0], theta, self.local)), "losses": losses}
-
     @on_client(losses=Loss())
     def fit(
         self, me: Client, means: Tensor, shares: Tensor, whiten: Tensor, theta: Tree | None = None
@@ -355,7 +313,5 @@ class Kin(Method[KinState]):
 
     @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
-        if self.personal == "none":
-            return {"theta": theta}
         rule = replace(self.local, epochs=self.tune_epochs, steps=None)
-        return {"theta": sgd(me, theta, rule, only=me.task.head if self.personal == "head" else None)}
+        return {"theta": own_model(me, theta, self.personal, rule)}

@@ -5,13 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clusterfl import keys
-from clusterfl.keys import Key
 from clusterfl.parts.kinship import numbered
 from clusterfl.parts.similarity import keep_names
 from clusterfl.tree import Tree, map_floats, row
 
-JURY = 8  # members that speak for a group: each downloads one more model, once
 SURE = 0.95  # a client whose likeliest group has a smaller share of the evidence may belong to others too
 
 
@@ -54,10 +51,3 @@ def common_body(centers: Tree, head: tuple[str, ...], mass: Tensor) -> Tree:
     """The groups' models with one body, the mean over groups by their mass; heads stay apart."""
     body = mixed(centers, mass.double()) if bool(mass.any()) else row(centers, 0)
     return {n: t if n in head else body[n].expand_as(t).clone() for n, t in centers.items()}
-
-
-def jury(ids: Tensor, assign: Tensor, key: Key) -> Tensor:
-    """Some of these clients, at most :data:`JURY` of each group, in ascending order."""
-    ids = ids.sort().values[keys.permutation(key, len(ids))]
-    chosen = [ids[assign[ids] == g][:JURY] for g in assign[ids].unique().tolist()]
-    return torch.cat(chosen).sort().values if chosen else ids

@@ -56,7 +56,7 @@ def test_without_groups_it_is_fedavg_bit_for_bit() -> None:
     assert ours.k == 1
     for name, t in theirs.theta.items():
         assert torch.equal(ours.centers[name][0], t)
-    check_same(Kin(LOCAL, groups=1), FedAvg(LOCAL))
+    check_same(Kin(LOCAL, groups=1, personal="none"), FedAvg(LOCAL))
 
 
 def test_clients_that_come_later_are_grouped_when_they_come() -> None:
@@ -90,23 +90,23 @@ def test_a_client_whose_data_changes_is_moved() -> None:
 def test_groups_that_do_not_pay_are_joined_again(monkeypatch: pytest.MonkeyPatch) -> None:
     population = world(shift="none", clusters=1)
 
-    def halves(s: Any, k: int | None = None) -> Any:
+    def pieces(s: Any, k: int | None = None) -> Any:
         from clusterfl.parts.spreads import measured
 
-        return measured(s, torch.arange(len(s)) % 2, own=False)
+        return measured(s, torch.arange(len(s)) % 8, own=False)
 
-    monkeypatch.setattr(module, "find_groups", halves)
-    method = Kin(RULE, trial=2)
+    monkeypatch.setattr(module, "find_groups", pieces)
+    method = Kin(RULE, trial=4)
     state = play(method, engine_of(population), 1)
-    assert state.k == 2 and state.trial.tolist() == [1, 1]
-    state = play(method, engine_of(population), 2)
-    assert state.k == 1 and bool(state.joined.all())
-    state = method.regroup(state)  # the evidence says two again, but they have been judged
+    assert state.k == 8 and state.trial.tolist() == [3] * 8 and state.joint
+    state = play(method, engine_of(population), 4)
+    assert state.k == 1 and bool(state.joined.all()) and not state.joint
+    state = method.regroup(state)  # the evidence says eight again, but they have been judged
     assert state.k == 1
-    assert play(replace(method, trial=0), engine_of(population), 4).k == 2
+    assert play(replace(method, trial=0), engine_of(population), 5).k == 8
     rotated = world()
-    monkeypatch.setattr(module, "find_groups", lambda s, k=None: replace(halves(s), labels=rotated.truth[: len(s)]))
-    assert play(method, engine_of(rotated), 4).k == 2  # groups that pay stay
+    monkeypatch.setattr(module, "find_groups", lambda s, k=None: replace(pieces(s), labels=rotated.truth[: len(s)]))
+    assert play(method, engine_of(rotated), 5).k == 2  # groups that pay stay
 
 
 def test_who_may_be_in_several_groups_gets_their_mean_and_counts_in_the_likeliest() -> None:
@@ -131,8 +131,8 @@ def test_newcomers_are_placed_without_training(newcomers: Any) -> None:
     up = dict(engine.traffic.up)
     served = method.admit(state, engine.cohort(ids, keys.key(1), 1))
     assert (
-        set(engine.traffic.up) - set(up) <= {"Kin.fit"} and engine.traffic.up["Kin.train"] == up["Kin.train"]
-        if ("Kin.train" in up)
+        set(engine.traffic.up) - set(up) <= {"Kin.fit"} and engine.traffic.up["Members.train"] == up["Members.train"]
+        if ("Members.train" in up)
         else True
     )
     assert population.truth is not None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from clusterfl import keys
-from clusterfl.parts.regroup import JURY, candidates, common_body, joined_again, jury, mixed, renamed
+from clusterfl.parts.regroup import candidates, common_body, joined_again, mixed, renamed
 
 
 def test_who_may_belong_where() -> None:
@@ -41,11 +40,3 @@ def test_one_body_and_heads_apart() -> None:
     out = common_body(centers, ("head",), torch.tensor([1, 3]))
     assert out["body"].tolist() == [[3.0], [3.0]] and torch.equal(out["head"], centers["head"])
     assert torch.equal(common_body(centers, ("head",), torch.tensor([0, 0]))["body"][1], centers["body"][0])
-
-
-def test_a_jury_has_some_of_each_group() -> None:
-    assign = torch.cat([torch.zeros(50), torch.ones(3)]).long()
-    chosen = jury(torch.arange(53).flip(0), assign, keys.key(0))
-    assert (assign[chosen] == 0).sum() == JURY and chosen[-3:].tolist() == [50, 51, 52]
-    assert torch.equal(chosen, jury(torch.arange(53), assign, keys.key(0)))
-    assert not len(jury(torch.zeros(0, dtype=torch.int64), assign, keys.key(0)))
