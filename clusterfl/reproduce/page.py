@@ -105,8 +105,8 @@ def _section(e: Experiment, found: Sequence[Comparison], drawings: Path | None) 
         parts += [f"{c.scale.capitalize()} scale: {c.count}.\n", markdown(c.grid())]
         parts.append(f"```\n{c.command}\n```\n")
         if c.scale == "laptop" and (orders := c.orders):
-            told = ", ".join(f"{_column(c, s, m)} {rho:.2f}" for (s, m), rho in orders.items())
-            parts.append(f"Order of methods, as rank correlation with the paper's: {told}.\n")
+            alike = ", ".join(f"{_column(c, s, m)} {rho:.2f}" for (s, m), rho in orders.items())
+            parts.append(f"Order of methods, as rank correlation with the paper's: {alike}.\n")
     if drawn(e, drawings):
         source = f" from the results of `{e.uses}`" if e.uses else ""
         parts.append(f"![{e.title}](figures/{picture_name(e)})\n\nDrawn by `clusterfl reproduce {e.name}`{source}.\n")
