@@ -175,9 +175,11 @@ def read_samples(
         finite(x, _row_of(str(path)))
         return x
     columns = user_tables.read_columns(path)
-    rest = tuple(n for n in columns if n not in ("client", "label", "split"))
     words = {name: tuple(known) for name, known in (categories or {}).items()}
-    names = rest if features is None else user_tables.columns_behind(features, words)
+    if features is None:
+        names = user_tables.other_columns(path, columns, "client", "label")
+    else:
+        names = user_tables.columns_behind(features, words)
     return user_tables.coded_features(path, columns, names, words)[0]
 
 
@@ -189,7 +191,7 @@ def load_table(path: Path, reading: Reading) -> Source:
     names, groups = first_seen(user_tables.texts(path, client, column))
     column = user_tables.wanted(path, columns, label, "data.label_column")
     y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers)
-    names_of = reading.features or tuple(n for n in columns if n not in (client, label, "split"))
+    names_of = reading.features or user_tables.other_columns(path, columns, client, label)
     known = reading.categories or {}
     for name in reading.categorical or ():
         if name not in names_of:

@@ -5,6 +5,8 @@ Row 1 is the first below the header.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,13 @@ from clusterfl.data.formats import names_the_file
 from clusterfl.data.labels import code_labels, finite_numbers, unbounded
 from clusterfl.errors import DataError, suggestion
 
+log = logging.getLogger(__name__)
+
 Array = npt.NDArray[Any]
 Column = Any  # pyarrow.ChunkedArray
 Columns = Mapping[str, Column]
 Categories = dict[str, tuple[str, ...]]  # the words that a column of words may hold, in order
+ROW_NUMBERS = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # what to_csv and to_parquet call a table's index
 MOST_CATEGORIES = 1000  # of a column: each is a feature
 
 
@@ -81,6 +86,19 @@ def labels(
     if values.dtype.kind not in "biuf":  # text, dates, decimals: their words
         values = texts(path, name, column)
     return code_labels(values, lambda row: f"{path}: column {name!r}, row {row + 1}", known)
+
+
+def other_columns(path: Path, columns: Columns, *taken: str) -> tuple[str, ...]:
+    """The feature columns where nobody named them: all others, but for the row numbers that pandas writes."""
+    rest = tuple(name for name in columns if name not in (*taken, "split"))
+    rows = [name for name in rest if ROW_NUMBERS.fullmatch(name)]
+    if rows:
+        log.warning(
+            "%s: column %r is taken for pandas' row numbers, no feature; data.feature_columns can name it",
+            path,
+            rows[0],
+        )
+    return tuple(name for name in rest if name not in rows)
 
 
 def features(path: Path, columns: Columns, names: tuple[str, ...]) -> Array:

@@ -140,7 +140,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
         mine = user_tables.texts(path, "client", columns["client"]) == name
         if not mine.any():
             raise DataError(f"{path}: its column 'client' should name {name!r} in some rows")
-    features = tuple(n for n in columns if n not in ("client", "label", "split"))
+    features = user_tables.other_columns(path, columns, "client", "label")
     x, y = user_tables.features(path, columns, features)[mine], y[mine]
     if "split" not in columns:
         return {"x": x, "y": y}

@@ -291,3 +291,16 @@ def test_new_words_are_refused_and_known_ones_keep_their_place(tmp_path: Path) -
     pd.DataFrame({"client": "a", "w": "x", "w=x": 1.0, "label": ["y", "n"]}).to_csv(path, index=False)
     with pytest.raises(DataError, match=r"the feature 'w=x' should be there once"):
         made(source=f"table:{path}", categorical=("w",))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_row_numbers_that_pandas_writes_are_no_feature(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = pd.concat([table(False), table(False)])  # an index that goes from 0 to 29 twice
+    path = tmp_path / f"t.{kind}"
+    frame.to_csv(path) if kind == "csv" else frame.to_parquet(path)
+    assert made(source=f"table:{path}").feature_names == ("age", "weight")
+    assert "is taken for pandas' row numbers, no feature" in caplog.text
+    name = "" if kind == "csv" else "__index_level_0__"
+    assert made(source=f"table:{path}", feature_columns=(name, "age")).input_shape == (2,)
