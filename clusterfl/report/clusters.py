@@ -131,7 +131,7 @@ def label_figure(run: Run) -> list[Figure]:
         return []
     ids = sorted(map(int, counts))
     table = np.array([counts[str(k)] for k in ids], dtype=float)
-    rows = [f"cluster {k}" for k in ids]
+    rows = [run.cluster_name(k) for k in ids]
     note = "Training samples of all clients of a cluster, by class."
     return [Figure("What the clusters hold", stacked(rows, run.classes, table, title="label mix"), note, wide=True)]
 
@@ -144,7 +144,7 @@ def confusion_figures(run: Run, most: int = 8) -> list[Figure]:
     largest = sorted(map(int, found["counts"]), key=lambda k: (-(run.last == k).sum(), k))[:most]
     width = 1160.0 / min(len(largest), 4) - 12.0  # as wide as it will be shown, so that words keep their size
     tables = {k: np.array(found["counts"][str(k)], dtype=float) for k in sorted(largest)}
-    drawings = [(f"cluster {k}", _confusion(run, table, width)) for k, table in tables.items()]
+    drawings = [(run.cluster_name(k), _confusion(run, table, width)) for k, table in tables.items()]
     before = " before clients personalise it" if run.details.get("personal") else ""
     note = f"Of each true class (row), the answers (column) of the cluster's model{before} on its clients' test data."
     note += "" if found["all"] else " A sample of the test data is counted."
@@ -169,7 +169,7 @@ def model_figures(run: Run) -> list[Figure]:
     figures = []
     if 3 <= len(flat) <= 60 and (norms > 0).all():  # two models are opposites around their mean, always
         cosine = centred @ centred.T / np.outer(norms, norms)
-        names = [f"cluster {k}" if len(flat) <= 12 else str(k) for k in range(len(flat))]
+        names = [run.cluster_name(k) if len(flat) <= 12 else str(k) for k in range(len(flat))]
         short = [str(k) for k in range(len(flat))]
         drawing = heat_map(
             cosine, title="cosines of models", rows=names, columns=short, unit="index", palette="both", high=1.0

@@ -168,13 +168,26 @@ def trouble_figures(run: Run) -> list[Figure]:
         if np.nanmax(column, initial=0.0) > 0:
             drawing = curves([Curve(title, x, column, 3)], title=title, x_name="round", unit=unit, zero=True)
             figures.append(Figure(title, drawing, note))
+    return [*figures, *logged_figures(run, x)]
+
+
+def logged_figures(run: Run, x: np.ndarray) -> list[Figure]:
+    """What the method logged; what it logs of each cluster (gap_0, gap_1, …) is one figure."""
     names = sorted({name for r in run.rows for name in r.get("logged", {})} - KNOWN)
-    for name in names[:12]:
+    kinds: dict[str, list[Curve]] = {}
+    for name in names:
         column = _column(run, lambda r, name=name: r.get("logged", {}).get(name))  # type: ignore[misc]
         if np.isfinite(column).sum() > 1 and np.ptp(column[np.isfinite(column)]) > 0:
-            plain: Unit = "number"
-            drawing = curves([Curve(name, x, column, 8)], title=name, x_name="round", unit=plain, height=240)
-            figures.append(Figure(f"Logged: {name}", drawing))
+            kind, _, k = name.rpartition("_")
+            each = bool(kind) and k.isdigit()
+            curve = Curve(f"cluster {k}" if each else name, x, column, int(k) if each else 8)
+            kinds.setdefault(kind if each else name, []).append(curve)
+    figures = []
+    for kind, lines in list(kinds.items())[:12]:
+        lines = sorted(lines, key=lambda c: c.colour or 0)
+        cut = f"The first {LINES} of {len(lines)} clusters are drawn." if len(lines) > LINES else ""
+        drawing = curves(lines[:LINES], title=kind, x_name="round", unit="number", height=240)
+        figures.append(Figure(f"Logged: {kind}", drawing, cut))
     return figures
 
 

@@ -27,6 +27,7 @@ def method_figures(run: Run) -> list[Figure]:
     from clusterfl.methods.cfl import CFLState
     from clusterfl.methods.fcca import FCCAState
     from clusterfl.methods.fedfomo import Federation
+    from clusterfl.methods.kin import KinState
 
     figures = pseudo(run)
     state = state_of(run)
@@ -39,6 +40,8 @@ def method_figures(run: Run) -> list[Figure]:
             figures += fedfomo(run, state)
         elif isinstance(state, Mixed):
             figures += awcfl(run, state)
+        elif isinstance(state, KinState):
+            figures += kin(run, state)
         state = getattr(state, "base", None)  # a method around another has its pictures too
     return figures
 
@@ -108,6 +111,37 @@ def fedfomo(run: Run, state: Any) -> list[Figure]:
     by = ", ordered by true group" if run.truth is not None else ""
     note = f"Row: who judges; column: whose model. Sums of the weights over rounds{by}; blue helps, red hurts." + cut
     return [Figure("Whose models help whom", drawing, note)]
+
+
+SURE = 50.0  # a log Bayes factor of more is not told from this one
+
+
+def kin(run: Run, state: Any) -> list[Figure]:
+    """The evidence by which clients were grouped, between each two of them."""
+    import torch
+
+    from clusterfl.parts.describe import summaries
+    from clusterfl.parts.evidence import evidence
+    from clusterfl.parts.spreads import measured
+
+    chosen, cut = by_client_order(run, DRAWN)
+    chosen = chosen[state.known.numpy()[chosen]]
+    if len(chosen) < 2:
+        return []
+    labels = run.config.get("method", {}).get("by") == "concept+labels"
+    ids = torch.as_tensor(chosen)
+    s, _ = summaries(
+        state.counts[ids], state.means[ids], state.blur[ids], state.scatter, float(state.freedom), labels=labels
+    )
+    found = measured(s, state.assign[ids].unique(return_inverse=True)[1])
+    turned = found.turned(s)
+    table = evidence(turned, turned, found.spread).clamp(-SURE, SURE).numpy()
+    np.fill_diagonal(table, np.nan)
+    note = (
+        "Log Bayes factor of one group against two, out of what clients said about their classes; blue speaks for one "
+        f"group, red for two, and beyond ±{SURE:g} nothing is told apart. Clients are ordered by group." + cut
+    )
+    return [Figure("The evidence between clients", _between(run, chosen, table, both=True), note)]
 
 
 def awcfl(run: Run, state: Any) -> list[Figure]:

@@ -79,6 +79,13 @@ class Run:
         """Whether the method puts clients into groups: not one model for all, not one for each."""
         return self.summary.get("settled") is not None or 1 < len(self.clusters) < len(self.names)
 
+    def cluster_name(self, k: int) -> str:
+        """What a model is called: its cluster, or its client where every client has one of its own."""
+        alone = len(self.clusters) == len(self.names) > 1 and not self.clustered
+        return (
+            self.names[int(np.flatnonzero(self.last == k)[0])] if alone and (self.last == k).any() else f"cluster {k}"
+        )
+
     @cached_property
     def moves(self) -> np.ndarray:
         """How often each client changed its cluster."""

@@ -22,6 +22,7 @@ CASES = {
         "beta = 0.2",
     ),
     "md-icfl": (["rounds=1", "method.k=2", "method.warm=true"], "Pseudo samples", "cluster 1"),
+    "kin": (["rounds=1"], "The evidence between clients", "client"),
     "fcca": (
         ["rounds=1", "model.name=mlp", "method.k=2", "method.warmup=1"],
         "How alike the clients' flows are",

@@ -116,6 +116,24 @@ def test_drop_outs_have_a_figure_where_there_were_any(tmp_path: Path) -> None:
     assert figure.title == "Drop-outs" and "round 2\nDrop-outs: 3" in figure.drawing
 
 
+def test_what_is_logged_of_each_cluster_is_one_figure(tmp_path: Path) -> None:
+    run = read_run(made(tmp_path / "run"))
+    logged = [{"gap_0": t, "gap_10": 2.0 * t, "margin": 0.1 * t, "still": 1.0} for t in range(len(run.rows))]
+    rows = [{**row, "logged": found} for row, found in zip(run.rows, logged, strict=True)]
+    figures = {f.title: f.drawing for f in trouble_figures(replace(run, rows=rows))}
+    assert list(figures) == ["Rejected replies", "Logged: gap", "Logged: margin"]
+    assert "cluster 0: 2\ncluster 10: 4" in figures["Logged: gap"]
+
+
+def test_models_of_single_clients_have_their_names(tmp_path: Path) -> None:
+    run = read_run(made(tmp_path / "run", clients=4, k=2))
+    assert run.cluster_name(1) == "cluster 1"
+    each = replace(
+        run, assign=np.tile(np.arange(4)[::-1], (len(run.rounds), 1)), summary={**run.summary, "settled": None}
+    )
+    assert [each.cluster_name(k) for k in range(4)] == [f"client-{i}" for i in (3, 2, 1, 0)]
+
+
 def test_where_nobody_moves_and_nobody_knows_the_truth_nothing_settles(tmp_path: Path) -> None:
     run = read_run(made(tmp_path / "run", truth=False))
     assert agreement_figure(run)
