@@ -25,6 +25,7 @@ from clusterfl.commands.common import (
 if TYPE_CHECKING:
     from clusterfl.federate.folder import Federation
 
+MOST_NODES = 10_000  # each gets a key and a folder of its own
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
 ConfigPath = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Without it: the demo scenario.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no node keys; on loopback only.")]
@@ -76,6 +77,8 @@ def init(
 
     if bool(node) == (nodes is not None):
         raise ConfigError("--node NAME (once for each) or --nodes N should be given, and not both")
+    if nodes is not None and not 1 <= nodes <= MOST_NODES:
+        raise ConfigError(f"--nodes {nodes} should be at least 1 and at most {MOST_NODES:,}")
     names = tuple(node) or tuple(f"node-{i}" for i in range(nodes or 0))
     chosen = Config.load(config, set_, data_root=data_root)
     folder.mkdir(parents=True, exist_ok=True)

@@ -63,8 +63,9 @@ def sweep(
     from rich.console import Console
 
     from clusterfl.config import Config
+    from clusterfl.errors import ConfigError
     from clusterfl.runs.files import write_whole
-    from clusterfl.runs.folder import exclusive
+    from clusterfl.runs.folder import config_of, exclusive
     from clusterfl.runs.progress import Progress, display
     from clusterfl.runs.sweep import parse_axis, points
     from clusterfl.runs.sweep import sweep as carry_out
@@ -81,6 +82,8 @@ def sweep(
             said = ended.error if ended.summary is None else mean_of(ended.summary)
             typer.echo(f"run {done} of {total}: {ended.cell.folder.name}: {said}", err=True)
 
+    if config_of(folder) is not None:
+        raise ConfigError(f"out={folder} holds a run or a comparison and should be a new folder")
     if report:
         check_report()
     seen = Console(stderr=True).is_terminal and jobs == 1  # elsewhere a line per run is enough

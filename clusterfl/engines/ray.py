@@ -124,9 +124,13 @@ def connect(workers: int | None, address: str | None) -> bool:
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        with _at_home():
-            # "local": even where RAY_ADDRESS names a cluster
-            ray.init("local", num_cpus=workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        try:
+            with _at_home():
+                # "local": even where RAY_ADDRESS names a cluster
+                ray.init("local", num_cpus=workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        except Exception as e:  # Ray's own words are no more than that
+            reason = str(e).strip().partition("\n")[0]
+            raise ClusterflError(f"Ray could not be started on this machine, so take another engine: {reason}") from e
         return True
     try:
         with _at_home() if address.startswith("127.") else nullcontext():

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from clusterfl.errors import ClusterflError
+from clusterfl.errors import ClusterflError, DataError
 from clusterfl.report.one_run import page_of
 from clusterfl.report.parts import Page
 from clusterfl.report.runs import folders_of, read_run
@@ -30,10 +32,29 @@ def write_report(*runs: str | Path, out: str | Path | None = None) -> Path:
         raise ClusterflError("runs=() should name at least one folder")
     path = Path(out) if out is not None else Path(runs[0]) / REPORT
     folders = folders_of(runs)
-    page = page_of(read_run(folders[0])) if len(folders) == 1 else page_of_several([read_run(f) for f in folders])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, render(page).encode())
+    found = []
+    for folder in folders:
+        with whole(folder):
+            found.append(read_run(folder))
+    with whole(*folders):
+        html = render(page_of(found[0]) if len(found) == 1 else page_of_several(found))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ClusterflError(f"out={path} should be in a folder that can be written, but: {e.strerror}") from e
+    write_whole(path, html.encode())
     return path
+
+
+@contextmanager
+def whole(*folders: Path) -> Iterator[None]:
+    """What fails within this, fails because files of these runs are not as a run leaves them."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as e:
+        which = str(folders[0]) if len(folders) == 1 else f"one of {folders[0]}, …"
+        why = f"{type(e).__name__}: {str(e).partition(chr(10))[0][:200]}"
+        raise DataError(f"{which} should hold a run's files, but one is missing or damaged ({why})") from e
 
 
 def render(page: Page) -> str:

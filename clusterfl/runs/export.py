@@ -17,6 +17,7 @@ import clusterfl
 from clusterfl.config.errors import choice
 from clusterfl.errors import ClusterflError, ConfigError
 from clusterfl.runs.files import write_whole
+from clusterfl.runs.folder import CONFIG
 from clusterfl.runs.model_files import MANIFEST, file_name, load_models
 from clusterfl.runs.trained import Trained
 from clusterfl.tree import Tree
@@ -39,6 +40,8 @@ def export(
     folder, entries = Path(to), []
     if (folder / MANIFEST).exists():
         raise ConfigError(f"to={folder} should be a new folder: there are exported models in it")
+    if (folder / CONFIG).exists():
+        raise ConfigError(f"to={folder} should be a new folder: there is a run in it")
     folder.mkdir(parents=True, exist_ok=True)
     suffix, write = FORMATS[format]
     for name, number, clients, tree in chosen(trained, client, cluster):

@@ -50,6 +50,8 @@ def parse_axis(text: str) -> Axis:
     key, sign, values = (part.strip() for part in text.partition("="))
     if not key or not sign or not values:
         raise ConfigError(f"--grid {text!r} should be key=value,value or key=2-6")
+    if key == "seed":
+        raise ConfigError(f"--grid {text!r} should be --seeds {values}: every combination is run with each seed")
     span = re.fullmatch(r"(\d+)-(\d+)", values)
     if span:
         low, high = int(span[1]), int(span[2])

@@ -13,7 +13,7 @@ import torch
 from clusterfl import Config, keys
 from clusterfl.engines import Plan, Pool, Ray
 from clusterfl.engines.wrappers.guard import Guard
-from clusterfl.errors import ClientError, ConfigError
+from clusterfl.errors import ClientError, ClusterflError, ConfigError
 from clusterfl.evaluate.served import evaluate
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.methods.fedper import FedPer
@@ -149,3 +149,15 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "ray" else find(name, *a))
     with pytest.raises(ConfigError, match=r"pip install 'clusterfl\[ray\]'"):
         Ray(small_task(), small_population(), workers=1)
+
+
+def test_a_cluster_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from clusterfl.engines.ray import connect
+
+    def init(*_: Any, **__: Any) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen")  # as Ray does
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ClusterflError, match=r"could not be started .*: The current node timed out during startup\.$"):
+        connect(1, None)

@@ -123,6 +123,9 @@ def test_commands(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "rome" in done.stdout and "never" in done.stdout
     done = call("federate", "stop", "f", folder=tmp_path)
     assert done.stdout == "nothing was running\n"
+    for many in ("0", "-1", "1000000"):
+        done = call("federate", "init", "g", "--nodes", many, folder=tmp_path)
+        assert done.exit_code == 2 and f"--nodes {many} should be at least 1 and at most 10,000" in done.stderr
     done = call("federate", "init", "g", folder=tmp_path)
     assert done.exit_code == 2 and "--node NAME" in done.stderr
     done = call("federate", "init", "g", "--nodes", "2", "--insecure", "--host", "10.0.0.1", folder=tmp_path)

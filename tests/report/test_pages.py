@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,3 +225,24 @@ def test_where_a_report_goes_and_what_it_refuses(tmp_path: Path) -> None:
         write_report(folder)
     with pytest.raises(ClusterflError, match="at least one folder"):
         write_report()
+
+
+@pytest.mark.parametrize("content", [b"\xff\x00", b"{}", b"[]", None], ids=["no text", "{}", "[]", "gone"])
+@pytest.mark.parametrize("name", ["summary.json", "details.json", "rounds.jsonl", "config.toml", "metrics.parquet"])
+def test_a_damaged_run_has_a_page_or_is_refused_by_name(real: Path, tmp_path: Path, name: str, content: Any) -> None:
+    """Once a traceback."""
+    folder = tmp_path / "run"
+    shutil.copytree(real, folder)
+    (folder / name).unlink(missing_ok=True)
+    if content is not None:
+        (folder / name).write_bytes(content)
+    try:
+        write_report(folder)
+    except ClusterflError as e:
+        assert str(folder) in str(e) and "\n" not in str(e)
+
+
+def test_a_page_below_a_file_is_refused(real: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterflError, match="should be in a folder that can be written"):
+        write_report(real, out=tmp_path / "file" / "page.html")

@@ -100,6 +100,8 @@ def test_what_cannot_be_exported_says_why(ifca: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=says):
             clusterfl.export(trained, tmp_path / "out", **more)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="should be a new folder: there is a run in it"):
+        clusterfl.export(trained, ifca)  # it once went there, and the run could no longer be read
     clusterfl.export(trained, tmp_path / "out")
     with pytest.raises(ConfigError, match="should be a new folder: there are exported models in it"):
         clusterfl.export(trained, tmp_path / "out")

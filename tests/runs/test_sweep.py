@@ -20,7 +20,7 @@ def test_axes_are_values_or_a_span() -> None:
     assert labels == ["a=1, b=x", "a=1, b=y", "a=2, b=x", "a=2, b=y"]
 
 
-@pytest.mark.parametrize("text", ["local.lr", "=1", "k=", "method.k=4-2"])
+@pytest.mark.parametrize("text", ["local.lr", "=1", "k=", "method.k=4-2", "seed=1,2"])
 def test_what_is_no_axis_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--grid"):
         parse_axis(text)
@@ -31,6 +31,13 @@ def test_an_axis_twice_and_a_grid_too_large_are_refused() -> None:
         points([parse_axis("local.lr=1"), parse_axis("local.lr=2")])
     with pytest.raises(ConfigError, match="at most 10,000"):
         points([parse_axis("a=1-200"), parse_axis("b=1-200")])
+
+
+def test_a_sweep_leaves_a_runs_folder_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("rounds = 1\n")
+    done = call("sweep", *SMALL, "--grid", "local.lr=0.1", "--out", str(tmp_path))
+    assert done.exit_code == 2 and "holds a run or a comparison" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["config.toml"]
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
