@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,11 +24,17 @@ log = logging.getLogger(__name__)
 
 
 def meet(
-    names: tuple[str, ...], exchange: Exchange, reading: Reading, known: Mapping[str, Any]
+    names: tuple[str, ...],
+    exchange: Exchange,
+    reading: Reading,
+    known: Mapping[str, Any],
+    revoked: Collection[str] = (),
 ) -> dict[str, Introduction]:
-    """What each node says it holds. One that is away keeps what it said when the run began."""
+    """What each node says it holds. One that is away keeps what it said when the run began; revoked ones are not
+    waited for."""
     terms = exchange.terms
-    exchange.wait_for(set(names), len(names), exchange.clock() + terms.wait)
+    welcome = set(names).difference(revoked)
+    exchange.wait_for(welcome, len(welcome), exchange.clock() + terms.wait)
     tokens = {name: j for j, name in enumerate(names)}
     letters = {name: codec.pack(Hello(tokens[name], name, reading)) for name in names}
     answers, failures = exchange.run("hello", "query", letters, tokens)

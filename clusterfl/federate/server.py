@@ -78,11 +78,12 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
     if federation.demo:
         population = demo_population(config, names)
         classes = class_names(population)
-        here = exchange.wait_for(set(names), len(names), exchange.clock() + federation.terms.wait)
+        welcome = set(names).difference(federation.revoked)
+        here = exchange.wait_for(welcome, len(welcome), exchange.clock() + federation.terms.wait)
         if len(here) < federation.terms.least:
             raise ClusterflError(f"{federation.terms.least} nodes should be connected, but only {len(here)} are")
     else:
-        introductions = meet(names, exchange, reading, known)
+        introductions = meet(names, exchange, reading, known, federation.revoked)
         classes = agreed_classes(federation, introductions, tuple(known.get("classes", ())))
         population = stand_in(names, introductions, classes)
     facts = {

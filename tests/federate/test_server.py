@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,15 @@ def test_a_node_that_is_away_at_a_resume_keeps_what_it_said(tmp_path: Path) -> N
     known = read_nodes(federation.run_folder)
     assert known["seen"]["rome"]["rounds"] == 2 and known["seen"]["oslo"]["rounds"] == 1
     assert "not connected" in known["seen"]["oslo"]["reason"] and summary(federation.run_folder)["rounds"] == 2
+
+
+def test_a_node_that_is_revoked_is_not_waited_for(tmp_path: Path) -> None:
+    files = flowers(tmp_path, {"rome": ["rose", "tulip"], "oslo": ["iris", "rose"]})
+    federation, fleet = own(tmp_path / "f", files, *OWN)
+    run(federation, fleet)
+    config = Config.load(federation.config)
+    federation.config.write_text(config.model_copy(update={"rounds": 2}).toml())
+    fleet.away = {"oslo"}
+    patient = replace(federation, revoked=("oslo",), terms=Terms(timeout=0.2, wait=1e6, poll=0.01, least=1))
+    run(patient, fleet, "2", resume=True)  # would else wait for days
+    assert read_nodes(federation.run_folder)["seen"]["rome"]["rounds"] == 2

@@ -24,7 +24,7 @@ from tests.flower.real import TERMS, agrees_with_the_simulator, config
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 METHODS = {
-    "ifca": ["method.k=2", "rounds=3"],
+    "ifca": ["method.k=2", "rounds=3", "eval_every=3"],
     "md-icfl": [
         "method.k=2",
         "method.privacy=strong",
@@ -80,7 +80,7 @@ def test_a_killed_server_loses_at_most_the_round_under_way(four: Federation, tmp
 
 def test_a_killed_node_is_left_out_and_comes_back_under_its_name(four: Federation) -> None:
     """Flower takes it for connected for a minute more, and refuses it until then."""
-    replace(four, terms=replace(TERMS, timeout=45.0)).write()
+    replace(four, terms=replace(TERMS, timeout=120.0)).write()
     rounds, last = 10, 0
     asked = config(4, f"rounds={rounds}", f"eval_every={rounds}", "method.k=2")
 
