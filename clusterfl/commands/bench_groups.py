@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,6 +37,9 @@ def bench_groups(
     scale: Annotated[
         str, typer.Option("--scale", help="In place of the grid: time synthetic statistics of so many clients.")
     ] = "",
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE", help="With --epsilon: a picture of ARI against it, SVG.")
+    ] = None,
     data_root: DataRoot = None,
     json: Json = False,
 ) -> None:
@@ -71,6 +75,8 @@ def bench_groups(
             raise ConfigError(f"--variants {name!r} should be one of {', '.join(VARIANTS)}")
     if unit not in Unit.__args__:  # type: ignore[attr-defined]
         raise ConfigError(f"--unit {unit!r} should be 'sample' or 'client'")
+    if figure is not None and not epsilon:
+        raise ConfigError(f"--figure {figure} should go with --epsilon: it shows ARI against it")
     skews = [None if a == "iid" else float(a) for a in alphas.split(",")]
     worlds = [
         World(source, shift, alpha, clients, samples=samples)
@@ -90,6 +96,11 @@ def bench_groups(
                 if not json:
                     for variant in chosen:
                         typer.echo(line([row for row in rows if row["variant"] == variant]))
+    if figure is not None:
+        from clusterfl.bench.epsilon import figure as drawn
+        from clusterfl.runs.files import write_whole
+
+        write_whole(figure, drawn(found).encode())
     if json:
         say_json(found)
 

@@ -22,12 +22,11 @@ from clusterfl.message import Kept, Loss, Payload, on_client
 from clusterfl.method import Clusters, Method, Served, log_clusters
 from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, weight_field
 from clusterfl.parts.describe import Describe, Unit, kinds, multiplier, read
-from clusterfl.parts.evidence import evidence, pooled, to_groups
-from clusterfl.parts.kinship import find_groups
+from clusterfl.parts.evidence import pooled, to_groups
+from clusterfl.parts.kinship import find_groups, placed
 from clusterfl.parts.local import SGD
 from clusterfl.parts.members import Members, Personal, own_model
-from clusterfl.parts.regroup import candidates, common_body, joined_again, mixed, renamed
-from clusterfl.parts.spreads import measured
+from clusterfl.parts.regroup import candidates, common_body, followed, joined_again, mixed, renamed, with_means
 from clusterfl.parts.start import first_net
 from clusterfl.parts.told import Told
 from clusterfl.parts.trial import jury, other_half, useless
@@ -170,7 +169,7 @@ class Kin(Method[KinState]):
         """Clients ``ids`` in new groups. A group's model is the mean of the models that its members had."""
         k, n = int(labels.max()) + 1, len(state.known)
         mass = torch.zeros(k, state.k, dtype=torch.float64)
-        mass.index_put_((labels, state.assign[ids]), state.counts[ids].sum(dim=1).double() + 1e-9, accumulate=True)
+        mass.index_put_((labels, state.assign[ids]), state.sizes[ids] + 1e-9, accumulate=True)
         centers = stack([mixed(state.centers, line) for line in mass])
         trial = state.trial[mass.argmax(dim=1)]
         assign = put(torch.full((n,), int(torch.bincount(labels).argmax())), ids, labels)  # others wait in the largest
@@ -182,27 +181,26 @@ class Kin(Method[KinState]):
         in the last round of it some of them compare."""
         group, ids = state.assign[cohort.ids], cohort.ids
         tried = (state.trial[group] > 0) & (state.k > 1) & (self.groups is None)
-        judges = torch.isin(
-            ids, jury(ids[tried & (state.trial[group] == 1)], state.assign, keys.fold_in(cohort.key, "jury"))
-        )
+        due = ids[tried & (state.trial[group] == 1)]
+        judges = torch.isin(ids, jury(due, state.assign, keys.fold_in(cohort.key, "jury")))
         models, trains = state.centers, state.assign
         if bool(tried.any()):
-            models = concat([models, repeat(state.joint or self.mean_model(state), 1)])
+            sizes = torch.zeros(state.k, dtype=torch.float64).index_add_(0, state.assign, state.sizes)
+            models = concat([models, repeat(state.joint or mixed(models, sizes), 1)])
             away = ids[tried][other_half(ids[tried], state.assign, cohort.round)]
             trains = put(trains, away, torch.full((len(away),), state.k))
         mean = self.aggregate.by(models, trains, weight_field(self.weights))
-        both = {"group": take(models, state.assign[ids[judges]])}
-        answers = []
+        own, answers = state.assign[ids[judges]], []
+        other = torch.where(trains[ids[judges]] == own, state.k, own)
         for some, procedure, more in (
             (ids[~tried], self.members.train, {}),
             (ids[tried & ~judges], self.members.try_out, {}),
-            (ids[judges], self.members.compare, both),
+            (ids[judges], self.members.compare, {"other": other}),
         ):
             if len(some):
                 with suppress(NoReplies):
-                    shared: dict[str, Payload] = {"joint": row(models, state.k)} if more else {}
-                    theta = take(models, trains[some])
-                    answers.append(cohort.only(some).run(procedure, shared, theta=theta, **more, into=mean))
+                    each = {name: take(models, index) for name, index in {"theta": trains[some], **more}.items()}
+                    answers.append(cohort.only(some).run(procedure, into=mean, **each))
         if not answers:
             raise NoReplies("Kin.train")
         ids, centers = torch.cat([got.ids for got in answers]), mean.result()
@@ -215,22 +213,19 @@ class Kin(Method[KinState]):
             news = torch.cat([got["changed"] for got in answers]) > 0
             state = replace(state, stale=put(state.stale, ids, state.stale[ids] | news))
         left = torch.where((state.trial > 1) & (state.k > 1), state.trial - 1, state.trial)
-        return self.judge(replace(state, centers=centers, trial=left), cohort, answers)
+        state = replace(state, centers=centers, trial=left)
+        for got in answers:
+            if "losses" in got.fields:
+                away = (trains[got.ids] == state.k).unsqueeze(1)
+                losses = torch.where(away, got["losses"].flip(1), got["losses"])
+                return self.judge(state, cohort, state.assign[got.ids], losses)
+        return state
 
-    def mean_model(self, state: KinState) -> Tree:
-        """The mean of all groups' models, by their samples."""
-        size = torch.zeros(state.k, dtype=torch.float64).index_add_(0, state.assign, state.counts.sum(dim=1).double())
-        return mixed(state.centers, size)
-
-    def judge(self, state: KinState, cohort: Cohort, answers: list[Replies]) -> KinState:
-        """A group must pay: where its members do better with the joint model, it is joined with others."""
-        said = [got for got in answers if "losses" in got.fields]
-        if not said:
-            return state
-        group, k = state.assign[said[0].ids], state.k
-        fails = useless(said[0]["losses"].double(), group, k)
+    def judge(self, state: KinState, cohort: Cohort, group: Tensor, losses: Tensor) -> KinState:
+        """A group must pay: where members do better with the joint model than in their ``group`` it is joined."""
+        fails = useless(losses.double(), group, state.k)
         cohort.log(useless=fails.sum().item())
-        state = replace(state, trial=torch.where(torch.bincount(group, minlength=k) > 0, -1, state.trial))
+        state = replace(state, trial=put(state.trial, group, torch.full_like(group, -1)))
         state = self.join(state, fails) if bool(fails.any()) else state
         return state if bool((state.trial > 0).any()) else replace(state, joint={})
 
@@ -239,12 +234,7 @@ class Kin(Method[KinState]):
         ids = state.speakers
         joined = state.joined | (fails[state.assign] & state.known)
         labels = joined_again(state.assign[ids], joined[ids])
-        k = int(labels.max()) + 1
-        maybe = torch.zeros(len(ids), k, dtype=torch.bool)
-        for old in range(state.k):  # a client that may be in an old group may be in the one that it went into
-            here = state.assign[ids] == old
-            if bool(here.any()):
-                maybe[:, int(labels[here][0])] |= state.maybe[ids, old]
+        maybe = followed(state.maybe[ids], state.assign[ids], labels)
         after = self.moved(replace(state, joined=joined), ids, labels, maybe)
         home = labels[joined[ids]][:1]
         centers = put_rows(after.centers, home, repeat(state.joint, 1))
@@ -255,13 +245,7 @@ class Kin(Method[KinState]):
 
     def served(self, state: KinState, assign: Tensor, maybe: Tensor) -> Served:
         """Models of groups, and the means of groups for those that may be in several."""
-        models, index = state.centers, assign.clone()
-        if self.either == "mean":
-            several = (maybe.sum(dim=1) > 1).nonzero().flatten()
-            kinds, which = maybe[several].unique(dim=0, return_inverse=True)
-            if len(kinds):
-                models = concat([models, stack([mixed(state.centers, kind.double()) for kind in kinds])])
-                index[several] = state.k + which
+        models, index = with_means(state.centers, assign, maybe) if self.either == "mean" else (state.centers, assign)
         return Served(models, index, personal=self.personal != "none", groups=assign)
 
     def admit(self, state: KinState, cohort: Cohort) -> Served:
@@ -283,11 +267,7 @@ class Kin(Method[KinState]):
         got = cohort.run(self.description.describe, sent)
         ids = state.speakers
         s, _ = state.summaries(ids, labels=self.counts_labels, guests=read(got, self.description))
-        first, rest = torch.arange(len(s)).split([len(ids), len(got)])
-        labels = state.assign[ids]
-        found = measured(s.take(first), labels)
-        turned = found.turned(s)
-        return got, evidence(turned.take(rest), pooled(turned.take(first), labels, state.k), found.spread)
+        return got, placed(s, state.assign[ids], state.k)
 
     def by_inputs(self, state: KinState, cohort: Cohort, sent: dict[str, Payload]) -> tuple[Replies, Tensor]:
         ids = state.speakers

@@ -46,6 +46,14 @@ def find_groups(s: Summaries, k: int | None = None, *, effect: bool = True) -> G
     return found
 
 
+def placed(s: Summaries, labels: Tensor, k: int) -> Tensor:
+    """``[n, K]``: the evidence that clients after the first, whose ``labels`` are known, are one with each group."""
+    first, rest = torch.arange(len(s)).split([len(labels), len(s) - len(labels)])
+    found = measured(s.take(first), labels)
+    turned = found.turned(s)
+    return evidence(turned.take(rest), pooled(turned.take(first), labels, k), found.spread)
+
+
 def in_company(s: Summaries, labels: Tensor, spread: Spread) -> Tensor:
     """The same groups, but clients that are alone are put with those that they are nearest to."""
     alone = torch.bincount(labels)[labels] == 1

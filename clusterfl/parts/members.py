@@ -43,11 +43,11 @@ class Members(Procedures):
         return self.answer(me, sgd(hold_out(me, self.held)[0], theta, self.local))
 
     @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"), losses=Loss())
-    def compare(self, me: Client, theta: Tree, group: Tree, joint: Tree) -> dict[str, Payload]:
-        """As :meth:`try_out`, and the losses of the group's model and of the joint one on the samples held out."""
-        held = hold_out(me, self.held)[1]
-        losses = torch.stack([eval_loss(held, group), eval_loss(held, joint)])
-        return {**self.answer(me, sgd(hold_out(me, self.held)[0], theta, self.local)), "losses": losses}
+    def compare(self, me: Client, theta: Tree, other: Tree) -> dict[str, Payload]:
+        """As :meth:`try_out`, and the losses of this model and of another one on the samples held out."""
+        rest, held = hold_out(me, self.held)
+        losses = torch.stack([eval_loss(held, theta), eval_loss(held, other)])
+        return {**self.answer(me, sgd(rest, theta, self.local)), "losses": losses}
 
     def answer(self, me: Client, theta: Tree) -> dict[str, Payload]:
         news: dict[str, Payload] = {"changed": changed(me)} if self.watch else {}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clusterfl.parts.kinship import numbered
 from clusterfl.parts.similarity import keep_names
-from clusterfl.tree import Tree, map_floats, row
+from clusterfl.tree import Tree, concat, map_floats, put, row, rows, stack
 
 SURE = 0.95  # a client whose likeliest group has a smaller share of the evidence may belong to others too
 
@@ -33,6 +33,24 @@ def renamed(labels: Tensor, before: Tensor) -> Tensor:
     most = max(int(labels.max()), int(before.max())) + 1
     named: Tensor = keep_names(labels, before, most).unique(return_inverse=True)[1]
     return named
+
+
+def followed(maybe: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """``[N, K']``: the groups that clients may belong to, when those of ``before`` went into those of ``after``."""
+    out = torch.zeros(len(after), int(after.max()) + 1, dtype=torch.bool)
+    for old in before.unique().tolist():
+        out[:, int(after[before == old][0])] |= maybe[:, old]
+    return out
+
+
+def with_means(centers: Tree, assign: Tensor, maybe: Tensor) -> tuple[Tree, Tensor]:
+    """Models and which one each client uses: its group's, or the mean of those that it may belong to."""
+    several = (maybe.sum(dim=1) > 1).nonzero().flatten()
+    if not len(several):
+        return centers, assign
+    sets, which = maybe[several].unique(dim=0, return_inverse=True)
+    means = stack([mixed(centers, some.double()) for some in sets])
+    return concat([centers, means]), put(assign, several, rows(centers) + which)
 
 
 def mixed(centers: Tree, mass: Tensor) -> Tree:

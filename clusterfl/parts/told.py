@@ -32,6 +32,11 @@ class Told(State):
         """The clients that have described themselves."""
         return self.known.nonzero().flatten()
 
+    @property
+    def sizes(self) -> Tensor:
+        """``[N]``: samples of each client, 0 of those that have not spoken."""
+        return self.counts.sum(dim=1).double()
+
     def heard(self, got: Replies, describe: Describe) -> Self:
         """With these replies in place of what the same clients said before."""
         new = read(got, describe)

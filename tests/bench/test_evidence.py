@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from xml.etree import ElementTree
 
 from typer.testing import CliRunner
 
@@ -31,9 +33,14 @@ def test_every_variant_runs_and_the_whole_finds_what_can_be_found() -> None:
     assert set(rows) == set(VARIANTS) and rows["whole"]["ari"] == 1.0 and rows["whole"]["oracle"] == 1.0
 
 
-def test_privacy_has_its_price() -> None:
-    found = CliRunner().invoke(app, [*WORLD, "--epsilon", "0.01", "--json"])
+def test_privacy_has_its_price(tmp_path: Path) -> None:
+    picture = tmp_path / "price.svg"
+    found = CliRunner().invoke(app, [*WORLD, "--epsilon", "0.01,1000", "--json", "--figure", str(picture)])
     assert json.loads(found.stdout)[0]["ari"] < 1.0
+    drawn = ElementTree.fromstring(picture.read_text())
+    assert len(drawn.findall("{*}circle")) == 2 and len(drawn.findall("{*}polyline")) == 1
+    alone = CliRunner().invoke(app, [*WORLD, "--figure", str(picture)])
+    assert alone.exit_code == 2 and "should go with --epsilon" in alone.stderr
     wrong = CliRunner().invoke(app, [*WORLD, "--variants", "x"])
     assert wrong.exit_code == 2 and "should be one of" in wrong.stderr
 
