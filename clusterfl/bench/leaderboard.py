@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import statistics
 from collections.abc import Iterable, Sequence
@@ -13,17 +14,18 @@ from clusterfl.runs.files import write_whole
 from clusterfl.runs.statistics import standing
 
 Row = dict[str, Any]
+NEARLY_ALL = 0.9  # of the methods: the worlds that so many have run are those that ranks are taken over
 PAGE_HEAD = f"""# Leaderboard
 `clusterfl benchmark` runs the fixed grid `{VERSION}` and rewrites this page from its results
 (experiments/benchmark/{VERSION}.parquet). 32 clients of 200 samples (digits: 60), 20 rounds of 2 local epochs
 (batch 20, step 0.1), a perceptron of 64 hidden units, every client tested on its own label mix. Methods that
 need K are told the true one (4 where there are no groups); `kin`, CFL and FLUX are not. **oracle** is FedAvg
-inside the true groups. Accuracy in per cent, mean over clients, then over worlds and seeds; *rank* is the mean
-rank by accuracy over the worlds and seeds that all methods ran (oracle left out); *near best* the share of worlds
-in which a method is the best or cannot be told from it (paired t-test over clients and seeds, Holm's correction, level
-0.05; oracle left out); *ARI* over worlds with groups;
-*one* is the share of worlds without groups in which one cluster was found; *seconds* are of processor time, one
-thread.
+inside the true groups. Only worlds and seeds that nearly all methods of a part ran are counted. Accuracy in per
+cent, mean over clients, then over worlds and seeds; *rank* is the mean rank by accuracy of the methods that ran
+them all (oracle left out); *near best* the share of worlds in which a method is the best or cannot be told from it
+(paired t-test over clients and seeds, Holm's correction, level 0.05; oracle left out); *ARI* over worlds with
+groups; *one* is the share of worlds without groups in which one cluster was found; *seconds* are of processor
+time, one thread.
 """
 
 
@@ -65,13 +67,15 @@ def page(rows: Sequence[Row]) -> str:
         ("Open part: settings may have been chosen here", OPEN),
         ("Held-out part: measured only", (*HELD_OUT, "multi_source", "femnist")),
     ):
-        mine = [row for row in good if row["dataset"] in names]
+        mine = common([row for row in good if row["dataset"] in names])
         if not mine:
             parts.append(f"## {title}\nNothing has been run yet.\n")
             continue
         seeds = sorted({row["seed"] for row in mine})
-        where = ", ".join(sorted({row["dataset"] for row in mine}))
-        parts.append(f"## {title}\n{where}; seeds {', '.join(map(str, seeds))}.\n\n{_overall(mine)}\n")
+        cells = collections.Counter(row["dataset"] for row in {cell_of(row): row for row in mine}.values())
+        where = ", ".join(f"{name} ({count})" for name, count in sorted(cells.items()))
+        told = f"Worlds and seeds run: {where}; seeds {', '.join(map(str, seeds))}."
+        parts.append(f"## {title}\n{told}\n\n{_overall(mine)}\n")
         parts.append(f"### ARI by world\n{_by_world(mine, 'ari', 1.0)}\n")
         parts.append(f"### Accuracy by world\n{_by_world(mine, 'accuracy', 100.0)}\n")
     if failed := sorted({(row["method"], row["error"]) for row in rows if row.get("error")}):
@@ -89,23 +93,33 @@ def _shown(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def common(rows: Sequence[Row]) -> list[Row]:
+    """The rows of those worlds and seeds that nearly all methods ran: where a few did, nobody is compared."""
+    ran: dict[tuple[str, str, str, int], set[str]] = {}
+    for row in rows:
+        ran.setdefault(cell_of(row), set()).add(row["method"])
+    enough = NEARLY_ALL * len(set().union(*ran.values())) if ran else 0.0
+    return [row for row in rows if len(ran[cell_of(row)]) >= enough]
+
+
+def cell_of(row: Row) -> tuple[str, str, str, int]:
+    return row["dataset"], row["scenario"], row["skew"], row["seed"]
+
+
 def ranks(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean rank by accuracy over the worlds and seeds that all methods of the table ran; ties share their rank."""
+    """Mean rank by accuracy of the methods that ran all of these worlds and seeds; ties share their rank."""
     cells: dict[tuple[str, str, str, int], dict[str, float]] = {}
     for row in rows:
         if row["method"] != ORACLE:
-            cells.setdefault((row["dataset"], row["scenario"], row["skew"], row["seed"]), {})[row["method"]] = row[
-                "accuracy"
-            ]
+            cells.setdefault(cell_of(row), {})[row["method"]] = row["accuracy"]
     methods = set().union(*cells.values()) if cells else set()
-    places: dict[str, list[float]] = {m: [] for m in methods}
+    ranked = [method for method in methods if all(method in found for found in cells.values())]
+    places: dict[str, list[float]] = {m: [] for m in ranked}
     for found in cells.values():
-        if set(found) != methods:
-            continue
-        for method, value in found.items():
-            better = sum(v > value for v in found.values())
-            equal = sum(v == value for v in found.values())
-            places[method].append(better + (equal + 1) / 2)
+        values = [found[m] for m in ranked]
+        for method in ranked:
+            better = sum(v > found[method] for v in values)
+            places[method].append(better + (values.count(found[method]) + 1) / 2)
     return {m: statistics.fmean(p) for m, p in places.items() if p}
 
 

@@ -19,7 +19,7 @@ from clusterfl.bench.grid import (
     measure,
     worlds,
 )
-from clusterfl.bench.leaderboard import key_of, key_of_row, near_best, page, ranks, read, write
+from clusterfl.bench.leaderboard import common, key_of, key_of_row, near_best, page, ranks, read, write
 from clusterfl.data.registry import SOURCES
 from clusterfl.methods import METHODS
 from tests.commands.calls import call
@@ -58,7 +58,11 @@ def test_ranks_share_ties_and_leave_the_oracle_out() -> None:
     rows = [{**ROW, "method": m, "accuracy": v} for m, v in values.items()]
     assert ranks(rows) == {"a": 1.0, "b": 2.5, "c": 2.5}
     partly = [*rows, {**ROW, "skew": "Dir .1", "method": "b", "accuracy": 1.0}]
-    assert ranks(partly) == ranks(rows)  # a world that not all have run does not count
+    assert ranks(common(partly)) == ranks(rows)  # a world that few have run does not count
+    many = {f"m{i}": i / 20 for i in range(10)}
+    most = [{**ROW, "method": m, "accuracy": v} for m, v in many.items()]
+    behind = [{**row, "skew": "Dir .1"} for row in most if row["method"] != "m0"]
+    assert set(ranks(common([*most, *behind]))) == {*many} - {"m0"}  # one that lacks a world of the others has no rank
 
 
 def test_near_best_is_what_pairs_of_clients_cannot_tell_from_it() -> None:
