@@ -174,7 +174,7 @@ def test_a_loss_and_a_metric_of_numbers(folder: Path) -> None:
         ("task.targets=classes", "loss='mse' says what they are"),
         ("task.targets=words", "should be one of 'classes', 'numbers'"),
         ("task.loss=own_rest.py:np", "should be a function of outputs and targets"),
-        ("task.loss=cubic", "loss='cubic' should be 'cross-entropy' or 'mse'"),
+        ("task.loss=cubic", "loss='cubic' should be one of 'cross-entropy', 'mse', 'mae', 'huber', or a function"),
         ("data.source=own_rest.py:largest", "without arguments, but TypeError"),
     ]:
         with pytest.raises((ConfigError, DataError), match=said):

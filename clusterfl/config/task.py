@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from torch import nn
 
@@ -43,7 +43,9 @@ class TaskConfig:
             if value is not None and is_outside(value):
                 object.__setattr__(self, name, absolute(value))
         if not is_outside(self.loss):
-            one_of(LossName, self, "loss")
+            if self.loss not in get_args(LossName):
+                known = ", ".join(repr(name) for name in get_args(LossName))
+                raise ValueError(f"loss={self.loss!r} should be one of {known}, or a function, as mine.py:name")
             if self.targets is not None and self.targets != ("numbers" if self.loss in REGRESSION else "classes"):
                 raise ValueError(f"targets={self.targets!r} should be unset: loss={self.loss!r} says what they are")
         one_of(Targets, self, *(["targets"] if self.targets is not None else []))
