@@ -40,17 +40,17 @@ def said_by(*command: str) -> tuple[int, str]:
 def small_shared_memory(tally: Tally, amount: int, folder: Path) -> None:
     """The default engine of many containers: worker processes, and next to no /dev/shm. Really so, where a mount of
     one's own is allowed."""
-    ways = [("64 MB", "64m", 30_000), ("1 MB", "1m", 200), ("none", None, 200)]
+    ways = [("64 MB", "64m", 20_000, 500), ("1 MB", "1m", 200, 20), ("none", None, 200, 20)]
     within = next((w for w in (("unshare", "-m"), ("unshare", "-rm")) if _works(*w, *_mounting("1m"), "true")), None)
     if within is None:
         tally.figures = "not allowed here"
-    for what, size, clients in ways[-amount:]:
+    for what, size, clients, samples in ways[-amount:]:
         with tally.case(what):
             fingerprints = []
             for name, engine in (("whole", {"name": "stacked"}), ("starved", POOL)):
                 out = folder / f"{what}-{name}"
                 chosen = config("fedavg", engine, 2)
-                data = {**chosen.data.__dict__, "clients": clients, "unseen": 0, "test_samples": 400}
+                data = {**chosen.data.__dict__, "clients": clients, "samples": samples, "unseen": 0}
                 chosen = chosen.model_copy(update={"data": type(chosen.data)(**data), "participation": 0.01})
                 argv = [*CLUSTERFL, "run", written(out, chosen), "--out", str(out)]
                 starved = [*within, *_mounting(size)] if name == "starved" and within is not None else []
