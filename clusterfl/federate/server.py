@@ -121,7 +121,7 @@ def problem_of(config: Config, facts: Mapping[str, Any]) -> Problem:
     """What nodes compute with, of a run that has begun."""
     privacy = {f.name: getattr(config.privacy, f.name) for f in fields(config.privacy)}
     shape, classes = tuple(facts["input_shape"]), tuple(facts["classes"])
-    task = {f.name: getattr(config.task, f.name) for f in fields(config.task)}
+    task = {name: getattr(config.task, name) for name in ("loss", "metric", "class_weights")}
     return Problem(config.model.name, config.model.params, shape, classes, int(facts["outputs"]), task, privacy)
 
 

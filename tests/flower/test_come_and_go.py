@@ -27,7 +27,7 @@ from clusterfl.federate.server import read_nodes
 from tests.commands.calls import process
 from tests.flower.real import TERMS, summary
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 NET = f"10.213.{os.getpid() % 251}"  # of this process: another one may test too
 HERE, THERE = f"{NET}.1", f"{NET}.2"
