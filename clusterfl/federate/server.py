@@ -121,7 +121,8 @@ def problem_of(config: Config, facts: Mapping[str, Any]) -> Problem:
     """What nodes compute with, of a run that has begun."""
     privacy = {f.name: getattr(config.privacy, f.name) for f in fields(config.privacy)}
     shape, classes = tuple(facts["input_shape"]), tuple(facts["classes"])
-    task = {f.name: getattr(config.task, f.name) for f in fields(config.task)}
+    # what targets are, nodes know by the classes
+    task = {f.name: getattr(config.task, f.name) for f in fields(config.task) if f.name != "targets"}
     return Problem(config.model.name, config.model.params, shape, classes, int(facts["outputs"]), task, privacy)
 
 
