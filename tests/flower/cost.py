@@ -20,7 +20,7 @@ from clusterfl.federate.folder import Federation
 from clusterfl.federate.init import for_nodes, init
 from tests.flower.real import TERMS, config
 
-ROUNDS, NODES = 4, 4
+ROUNDS, NODES = int((sys.argv[1:] or ["4"])[0]), 4  # rounds of each turn
 
 APP = """[project]
 name = "bare"
