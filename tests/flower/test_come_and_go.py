@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import time
 import warnings
@@ -167,4 +166,4 @@ def test_insecure_is_refused_off_loopback(tmp_path: Path) -> None:
     assert said.returncode == 2 and "--insecure should be used on loopback only" in said.stderr
     with pytest.raises(ConfigError, match="on loopback only"):
         init(Federation(tmp_path / "f", ("a",), HERE, insecure=True), Config.load(None))
-    assert not (tmp_path / "f").exists() and shutil.which("flower-superlink") is not None
+    assert not (tmp_path / "f").exists()
