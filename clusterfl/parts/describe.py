@@ -196,7 +196,8 @@ def summaries(
     per_sample = torch.where(held, blur.double().unsqueeze(1) / counts.clamp(min=0.5), 0.0)
     typical = float((per_sample * counts).sum() / counts.sum().clamp(min=1.0))
     d = scatter.shape[0]
-    whiten = whitening(scatter + freedom * typical * torch.eye(d, dtype=torch.float64), freedom)
+    edge = math.sqrt(2.0 * d * float(blur.sum()))  # the scatter is blurred too: its noise has eigenvalues up to this
+    whiten = whitening(scatter + freedom * typical * torch.eye(d, dtype=torch.float64), freedom, edge)
     weights = counts
     if typical > 0:
         whole = whiten.square().sum(dim=0)  # 1 / eigenvalue of what means were whitened by
@@ -220,7 +221,8 @@ def multiplier(epsilon: float, delta: float) -> float:
         return 0.5 * math.erfc(-t / math.sqrt(2.0))
 
     def spent(s: float) -> float:
-        return phi(0.5 / s - epsilon * s) - math.exp(epsilon) * phi(-0.5 / s - epsilon * s)
+        grown = math.exp(min(epsilon, 700.0))  # beyond it there are no such numbers; less is on the safe side
+        return phi(0.5 / s - epsilon * s) - grown * phi(-0.5 / s - epsilon * s)
 
     low, high = 1e-3, 1.0
     while spent(high) > delta:

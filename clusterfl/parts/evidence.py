@@ -41,18 +41,19 @@ class Spread:
     same: float = 0.0  # the share of classes that look the same in two groups all the same
 
 
-def whitening(scatter: Tensor, freedom: float) -> Tensor:
+def whitening(scatter: Tensor, freedom: float, least: float = 0.0) -> Tensor:
     """``[d, d']``: makes the pooled spread within classes the identity, with the inverse's bias taken out.
 
     The estimate is drawn towards a multiple of the identity as by d more samples. The inverse of an estimated
-    covariance is too large by ``f / (f - d - 1)``: with few samples everything would look far apart.
+    covariance is too large by ``f / (f - d - 1)``: with few samples everything would look far apart. No direction has
+    less than ``least`` of the scatter.
     """
     d = len(scatter)
     if freedom < 1 or not float(scatter.trace()) > 0:
         return torch.eye(d, dtype=torch.float64)
     ridge = scatter.trace() / freedom * torch.eye(d, dtype=torch.float64)
     values, vectors = torch.linalg.eigh((scatter.double() + ridge) / (freedom + d))
-    values = values.clamp(min=1e-9 * float(values.max()))
+    values = values.clamp(min=max(1e-9 * float(values.max()), least / (freedom + d)))
     too_large = freedom / max(freedom - d - 1, 0.2 * freedom)
     whiten: Tensor = vectors / (values * too_large).sqrt()
     return whiten

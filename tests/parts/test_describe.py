@@ -137,3 +137,13 @@ def test_inputs_fit_the_group_they_came_from_whatever_their_classes() -> None:
         loss = misfits(z, None, mu, shares)
         assert int(loss.argmin()) == g
         assert torch.allclose(misfits(padded, torch.tensor([1.0] * 6 + [0.0] * 2), mu, shares), loss)
+
+
+def test_less_noise_does_not_hide_more() -> None:
+    """Noise on the scatter makes narrow directions negative; taken for narrow they would outweigh all others."""
+    x, y = images(60), torch.arange(60) % 2
+    got = [said(client(x, y, 2, seed), dims=16, noise=0.3) for seed in range(4)]
+    known = read({n: torch.stack([r[n] for r in got]) for n in got[0]}, Describe(16, noise=0.3))
+    narrow = known.scatter - 2.0 * known.scatter.diagonal().mean() * torch.eye(16)
+    _, whiten = summaries(known.counts, known.means, known.blur, narrow, float(known.freedom))
+    assert float(whiten.abs().max()) < 1e3
