@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from clusterfl.errors import ConfigError
@@ -44,6 +45,12 @@ def load_outside(reference: str) -> Any:
     value = getattr(loaded, what)
     _REFERENCES[value] = f"{Path(where).resolve()}:{what}" if where.endswith(".py") else reference
     return value
+
+
+def file_modules() -> set[ModuleType]:
+    """The modules that users' files became: other machines have no such file."""
+    files = [reference.rpartition(":")[0] for reference in _REFERENCES.values()]
+    return {sys.modules[Path(file).stem] for file in files if file.endswith(".py") and Path(file).stem in sys.modules}
 
 
 def load_function(reference: str, what: str) -> Any:

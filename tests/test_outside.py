@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from clusterfl.outside import is_outside, load_outside, offered, only
 from clusterfl.runs.admission import admit
 from clusterfl.runs.run import run
 
-ENGINES = ("serial", "wire", "pool")
+ENGINES = ("serial", "wire", "pool", *(("ray",) if find_spec("ray") else ()))
 
 METHOD = '''
 from dataclasses import dataclass

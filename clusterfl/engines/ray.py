@@ -29,6 +29,7 @@ from clusterfl.engines.memory import keep_memory
 from clusterfl.engines.parallel import Gone, Job, Parallel, answer
 from clusterfl.engines.worker import Worker
 from clusterfl.errors import ClusterflError, ConfigError
+from clusterfl.outside import file_modules
 from clusterfl.task import Task
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ class Ray(Parallel):
     def spawn(self) -> _Member:
         import ray
 
+        for module in file_modules():  # a user's code goes along, as no actor finds its file
+            ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         actor = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
         return _Member(actor.remote(self.task, *self._shards, self.plan))
 
