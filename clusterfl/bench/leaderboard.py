@@ -15,6 +15,7 @@ from clusterfl.runs.statistics import standing
 
 Row = dict[str, Any]
 BEYOND = (*HELD_OUT, "multi_source", "femnist")
+FEWEST = 2  # methods of a world: one alone would be the best of it
 NEARLY_ALL = 0.9  # of the methods: the worlds that so many have run are those that ranks are taken over
 PAGE_HEAD = f"""# Leaderboard
 `clusterfl benchmark` runs the fixed grid `{VERSION}` and rewrites this page from its results
@@ -72,7 +73,7 @@ def page(rows: Sequence[Row]) -> str:
     ):
         mine = common([row for row in good if row["dataset"] in names])
         if not mine:
-            parts.append(f"## {title}\nNothing has been run yet.\n")
+            parts.append(f"## {title}\nNo world has been run by enough methods yet.\n")
             continue
         seeds = sorted({row["seed"] for row in mine})
         cells = collections.Counter(row["dataset"] for row in {cell_of(row): row for row in mine}.values())
@@ -101,7 +102,7 @@ def common(rows: Sequence[Row]) -> list[Row]:
     ran: dict[tuple[str, str, str, int], set[str]] = {}
     for row in rows:
         ran.setdefault(cell_of(row), set()).add(row["method"])
-    enough = NEARLY_ALL * len(set().union(*ran.values())) if ran else 0.0
+    enough = max(FEWEST, NEARLY_ALL * len(set().union(*ran.values()))) if ran else 0.0
     return [row for row in rows if len(ran[cell_of(row)]) >= enough]
 
 

@@ -93,7 +93,7 @@ def test_results_are_kept_and_not_run_again(tmp_path: Path) -> None:
         key_of(e) for e in entries([World("digits", "rotate", "IID")], ["ifca", "fedavg"], [0])
     }
     text = page(again)
-    assert "| ifca | 1.5 | 1.00 | 50.00" in text and "Nothing has been run yet" in text
+    assert "| ifca | 1.5 | 1.00 | 50.00" in text and "No world has been run by enough methods yet" in text
     done = call("benchmark", "--page-only", "--dir", str(tmp_path), "--page", str(tmp_path / "p.md"))
     assert done.exit_code == 0 and (tmp_path / "p.md").read_text(encoding="utf-8") == text
     assert call("benchmark", "--datasets", "cifar", "--dir", str(tmp_path)).exit_code == 2
