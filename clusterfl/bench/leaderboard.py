@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterfl.bench.grid import HELD_OUT, OPEN, ORACLE, VERSION, Entry
+from clusterfl.bench.grid import HELD_OUT, OPEN, ORACLE, VERSION, Entry, worlds
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.statistics import standing
 
@@ -20,16 +20,16 @@ NEARLY_ALL = 0.9  # of the methods: the worlds that so many have run are those t
 PAGE_HEAD = f"""# Leaderboard
 `clusterfl benchmark` runs the fixed grid `{VERSION}` and rewrites this page from its results
 (experiments/benchmark/{VERSION}.parquet). 32 clients of 200 samples (digits: 60), 20 rounds of 2 local epochs
-(batch 20, step 0.1), a perceptron of 64 hidden units, every client tested on its own label mix. Methods that
-need K are told the true one (4 where there are no groups); `kin`, CFL and FLUX are not. **oracle** is FedAvg
-inside the true groups, without a personal step. `kin`, `feddsmic` and the personalising methods (`local`, `fedper`,
-`ditto`, `fedfomo`, `fedavg-ft`, `per-fedavg`) answer with models of their clients' own. Only worlds and seeds that
-nearly all methods of a part ran are counted. Accuracy in per
-cent, mean over clients, then over worlds and seeds; *rank* is the mean rank by accuracy of the methods that ran
-them all (oracle left out); *near best* the share of worlds in which a method is the best or cannot be told from it
-(paired t-test over clients and seeds, Holm's correction, level 0.05; oracle left out); *ARI* over worlds with
-groups; *one* is the share of worlds without groups in which one cluster was found; *seconds* are of processor
-time, one thread.
+(batch 20, step 0.1), a perceptron of 64 hidden units, every client tested on its own label mix. Methods that need
+K are told the true one (4 where there are no groups); `kin`, CFL and FLUX are not. **oracle** is FedAvg inside the
+true groups, without a personal step. `kin`, `feddsmic` and the personalising methods (`local`, `fedper`, `ditto`,
+`fedfomo`, `fedavg-ft`, `per-fedavg`) answer with models of their clients' own. CFL, and AWCFL and MCFL around it,
+may cut from round 5 on; all else is every method's default. Only worlds and seeds that nearly all methods of a
+part ran are counted. Accuracy in per cent, mean over clients, then over worlds and seeds; *rank* is the mean rank
+by accuracy of the methods that ran them all (oracle left out); *near best* the share of worlds in which a method
+is the best or cannot be told from it (paired t-test over clients and seeds, Holm's correction, level 0.05; oracle
+left out); *ARI* over worlds with groups; *one* is the share of worlds without groups in which one cluster was
+found; *seconds* are of processor time, one thread.
 """
 
 
@@ -77,8 +77,8 @@ def page(rows: Sequence[Row]) -> str:
             continue
         seeds = sorted({row["seed"] for row in mine})
         cells = collections.Counter(row["dataset"] for row in {cell_of(row): row for row in mine}.values())
-        where = ", ".join(f"{name} ({count})" for name, count in sorted(cells.items()))
-        told = f"Worlds and seeds run: {where}; seeds {', '.join(map(str, seeds))}."
+        where = ", ".join(f"{d} ({count} of {len(worlds([d])) * len(seeds)})" for d, count in sorted(cells.items()))
+        told = f"Worlds and seeds that count: {where}; seeds {', '.join(map(str, seeds))}."
         parts.append(f"## {title}\n{told}\n\n{_overall(mine)}\n")
         parts.append(f"### ARI by world\n{_by_world(mine, 'ari', 1.0)}\n")
         parts.append(f"### Accuracy by world\n{_by_world(mine, 'accuracy', 100.0)}\n")
@@ -129,14 +129,14 @@ def ranks(rows: Sequence[Row]) -> dict[str, float]:
 
 def near_best(rows: Sequence[Row]) -> dict[str, float]:
     """The share of its worlds in which a method is the best, or cannot be told from it (the oracle left out)."""
-    worlds: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], float]]] = {}
+    pairs_of: dict[tuple[str, str, str], dict[str, dict[tuple[int, int], float]]] = {}
     for row in rows:
         if row["method"] != ORACLE:
             pairs = {(row["seed"], i): v for i, v in enumerate(row["each"]) if v is not None}
             where = row["dataset"], row["scenario"], row["skew"]
-            worlds.setdefault(where, {}).setdefault(row["method"], {}).update(pairs)
+            pairs_of.setdefault(where, {}).setdefault(row["method"], {}).update(pairs)
     near: dict[str, list[bool]] = {}
-    for values in worlds.values():
+    for values in pairs_of.values():
         found = standing(values, higher=True)
         for method in values:
             near.setdefault(method, []).append(method == found.best or found.tied(method))

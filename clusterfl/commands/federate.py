@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterfl.commands.common import (
+    ConfigFile,
     DataRoot,
     Force,
     Json,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_NODES = 10_000  # each gets a key and a folder of its own
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
-ConfigPath = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Without it: the demo scenario.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no node keys; on loopback only.")]
 Timeout = Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds that nodes have to answer.")]
 Least = Annotated[int | None, typer.Option("--least", metavar="N", help="Replies that a round needs.")]
@@ -95,7 +95,7 @@ def init(
 
 @federate.command()
 def local(
-    config: ConfigPath = None,
+    config: ConfigFile = None,
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="How many; each holds one client.")] = 4,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run's folder.")] = None,
     set_: Set = [],  # noqa: B006

@@ -253,13 +253,19 @@ def test_samples_of_two_shapes_are_refused(tmp_path: Path) -> None:
     assert not federation.run_folder.exists()
 
 
-def test_a_node_that_is_away_at_a_resume_keeps_what_it_said(tmp_path: Path) -> None:
+def with_oslo_away(tmp_path: Path) -> tuple[Federation, Fleet]:
+    """Two nodes after a round of two, of which one has gone since."""
     files = flowers(tmp_path, {"rome": ["rose", "tulip"], "oslo": ["iris", "rose"]})
     federation, fleet = own(tmp_path / "f", files, *OWN)
     run(federation, fleet)
     config = Config.load(federation.config)
     federation.config.write_text(config.model_copy(update={"rounds": 2}).toml())
     fleet.away = {"oslo"}
+    return federation, fleet
+
+
+def test_a_node_that_is_away_at_a_resume_keeps_what_it_said(tmp_path: Path) -> None:
+    federation, fleet = with_oslo_away(tmp_path)
     run(federation, fleet, "2", resume=True)
     known = read_nodes(federation.run_folder)
     assert known["seen"]["rome"]["rounds"] == 2 and known["seen"]["oslo"]["rounds"] == 1
@@ -267,12 +273,7 @@ def test_a_node_that_is_away_at_a_resume_keeps_what_it_said(tmp_path: Path) -> N
 
 
 def test_a_node_that_is_revoked_is_not_waited_for(tmp_path: Path) -> None:
-    files = flowers(tmp_path, {"rome": ["rose", "tulip"], "oslo": ["iris", "rose"]})
-    federation, fleet = own(tmp_path / "f", files, *OWN)
-    run(federation, fleet)
-    config = Config.load(federation.config)
-    federation.config.write_text(config.model_copy(update={"rounds": 2}).toml())
-    fleet.away = {"oslo"}
+    federation, fleet = with_oslo_away(tmp_path)
     patient = replace(federation, revoked=("oslo",), terms=Terms(timeout=0.2, wait=1e6, poll=0.01, least=1))
     run(patient, fleet, "2", resume=True)  # would else wait for days
     assert read_nodes(federation.run_folder)["seen"]["rome"]["rounds"] == 2
