@@ -152,15 +152,19 @@ def to_groups(s: Summaries, labels: Tensor, spread: Spread) -> Tensor:
 
 def _left_out(s: Summaries, labels: Tensor, groups: Summaries, spread: Spread) -> Tensor:
     table = evidence(s, groups, spread)
+    rows = evidence(_alone(s), _alone(others(s, labels, groups)), spread).reshape(-1)
+    return table.scatter(1, labels.unsqueeze(1), rows.unsqueeze(1))
+
+
+def others(s: Summaries, labels: Tensor, groups: Summaries) -> Summaries:
+    """Each client's group without itself."""
     own = groups.take(labels)
     rest = (own.weights - s.weights).clamp(min=0.0)
     rest = torch.where(rest > 1e-9 * own.weights, rest, 0.0)
     left = own.weights.unsqueeze(-1) * own.means - s.weights.unsqueeze(-1) * s.means
     means = left / rest.clamp(min=1e-12).unsqueeze(-1) * (rest > 0).unsqueeze(-1)
     counts = None if own.counts is None or s.counts is None else own.counts - s.counts
-    others = Summaries(rest, means, own.size - s.size, own.effect, counts)
-    rows = evidence(_alone(s), _alone(others), spread).reshape(-1)
-    return table.scatter(1, labels.unsqueeze(1), rows.unsqueeze(1))
+    return Summaries(rest, means, own.size - s.size, own.effect, counts)
 
 
 def _alone(s: Summaries) -> Summaries:

@@ -21,8 +21,8 @@ ROOT = ("kin", "features")
 def random_features(x: Tensor, d: int) -> Tensor:
     """``[n, d']`` with ``d' <= d``, each row at most 1 long: what kind of sample it is decides how.
 
-    Images ``[n, C, H, W]``: one random convolution, its modulus, means over 4x4 pixels, divided by their mean (light
-    and contrast drop out), projected. Vectors: projected if they are longer than d. Tokens: hashed counts.
+    Images ``[n, C, H, W]``: shapes, and a quarter as much of light. Vectors: projected if they are longer than d.
+    Tokens: hashed counts.
     """
     if not x.is_floating_point():
         return hashed_counts(x, d)
@@ -30,12 +30,16 @@ def random_features(x: Tensor, d: int) -> Tensor:
 
 
 def convolved(x: Tensor, d: int) -> Tensor:
-    kernel = _filters(x.shape[1]).to(x)
-    z = F.conv2d(x, kernel).abs()
+    """Shapes, whatever the light: one random convolution, its modulus, means over 4x4 pixels, divided by their mean.
+    Beside them light itself, as the mean pixels of a 4x4 grid."""
+    z = F.conv2d(x, _filters(x.shape[1]).to(x)).abs()
     height, width = (min(max(side // POOL, GRID), side) for side in z.shape[-2:])
     z = F.adaptive_avg_pool2d(z, (height, width)).flatten(1)
-    z = z / z.mean(dim=1, keepdim=True).clamp(min=1e-6) - 1.0  # a mean of 1 for every sample tells nothing
-    return projected(z, d)
+    shapes = z / z.mean(dim=1, keepdim=True).clamp(min=1e-6) - 1.0  # a mean of 1 for every sample tells nothing
+    light = F.adaptive_avg_pool2d(x.mean(dim=1, keepdim=True), (GRID, GRID)).flatten(1)
+    few = min(d // 4, GRID * GRID)
+    parts = (projected(shapes, d - few), projected(light, few)) if few else (projected(shapes, d),)
+    return torch.cat(parts, dim=1) / len(parts) ** 0.5
 
 
 def projected(z: Tensor, d: int) -> Tensor:

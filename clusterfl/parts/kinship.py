@@ -10,32 +10,45 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.parts.evidence import Spread, Summaries, evidence, pooled, to_groups
+from clusterfl.parts.explained import explained
 from clusterfl.parts.spreads import Groups, measured
 
 MOST = 512  # clients that are agglomerated at once; more are assigned to what a sample of so many shows
 FEW = 16  # groups for which a smaller table is not worth its making
-PASSES = 8  # of refinement, and of leftovers
+PASSES = 8  # of leftovers, and of wider spreads
+MOVES = 32  # times that the surest clients move
 EFFECTS = 4  # times that the client effect is measured anew
 
 
 def find_groups(s: Summaries, k: int | None = None, *, effect: bool = True) -> Groups:
     """As many groups as there is evidence for (or k), out of whitened summaries.
 
-    The client effect is first taken to be all that the classes of a client have in common, which may hide a part of
-    what tells groups apart; then what is left of it within the groups that were found, until these stay. Groups are
-    right when the spread within them explains itself: as long as their members lie further apart than they were taken
-    to, they are taken to do so, and groups that are no further apart than that become one.
+    What all classes of a client have in common may be its own effect or its group's, as light and contrast are. So
+    groups are looked for twice: as if all of it were the clients' own, and as if none were. Those count that explain
+    their members better.
     """
     if len(s) > MOST:
         return _find_many(s, k, effect=effect)
-    labels = torch.zeros(len(s), dtype=torch.int64)
-    for _ in range(EFFECTS if effect else 1):
-        found = measured(s, labels, effect=effect, own=False)
+    together = torch.zeros(len(s), dtype=torch.int64)
+    free = _grouped(s, measured(s, together, effect=False, own=False), k)
+    if not effect:
+        return replace(measured(s, together, effect=False, own=False), labels=free)
+    return max((_settled(s, start, k) for start in (together, free)), key=lambda found: explained(s, found))
+
+
+def _settled(s: Summaries, labels: Tensor, k: int | None) -> Groups:
+    """The client effect is what is left of it within groups, and groups are found beside it, until these stay.
+
+    Groups are right when the spread within them explains itself: as long as their members lie further apart than they
+    were taken to, they are taken to do so, and groups that are no further apart than that become one.
+    """
+    for _ in range(EFFECTS):
+        found = measured(s, labels, own=False)
         before, labels = labels, _grouped(s, found, k)
         if torch.equal(labels, before):
             break
     found = replace(found, labels=labels)
-    for _ in range(PASSES if effect and k is None else 0):
+    for _ in range(PASSES if k is None else 0):
         wider = measured(s, in_company(found.turned(s), labels, found.spread))
         if int(labels.max()) == 0 or wider.own.size <= 1.1 * found.own.size + 0.01:
             break
@@ -140,13 +153,17 @@ def _pool_into(s: Summaries, i: int, j: int) -> None:
 
 
 def refine(s: Summaries, labels: Tensor, spread: Spread, k: int | None = None) -> Tensor:
-    """Every client moves to the group that it has most evidence for; groups that are one now are pooled."""
-    for _ in range(PASSES):
+    """Clients move to the group that they have most evidence for; groups that are one now are pooled.
+
+    The surest move first, and with them who gains half as much: two that are wrong together can chase each other from
+    group to group for ever.
+    """
+    for _ in range(MOVES):
         before = labels
         table = to_groups(s, labels, spread)
-        own = table.gather(1, labels.unsqueeze(1)).squeeze(1)
         best = table.max(dim=1)
-        labels = torch.where(best.values > own + 1e-9, best.indices, labels)
+        gain = best.values - table.gather(1, labels.unsqueeze(1)).squeeze(1)
+        labels = torch.where(gain >= max(0.5 * float(gain.max()), 1e-9), best.indices, labels)
         if k is not None and len(labels.unique()) < k:
             return before
         labels = numbered(labels)

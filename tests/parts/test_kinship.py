@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
 from clusterfl import keys
-from clusterfl.bench.evidence import synthetic_statistics
+from clusterfl.bench.evidence import World, describe_all, synthetic_statistics
 from clusterfl.metrics import clustering
 from clusterfl.parts import kinship
+from clusterfl.parts.describe import Describe, summaries
 from clusterfl.parts.evidence import Summaries
+from clusterfl.parts.explained import explained
 from clusterfl.parts.kinship import agglomerate, find_groups, numbered, refine
 from clusterfl.parts.spreads import FLOOR, measured
 
@@ -84,3 +88,50 @@ def test_a_crowd_is_grouped_through_a_sample(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_groups_are_numbered_by_their_first_member() -> None:
     assert numbered(torch.tensor([7, 7, 2, 7, 5, 2])).tolist() == [0, 0, 1, 0, 2, 1]
+
+
+def test_what_all_classes_of_a_group_share_makes_a_group_too() -> None:
+    """As light and contrast do: at first sight it looks like effects of the clients themselves."""
+    s, _ = world(32, 1)
+    truth = torch.arange(32) % 4
+    shift = 2.0 * keys.normal(keys.fold_in(keys.key(0), "shift"), 4, 1, 16).double()
+    found = find_groups(replace(s, means=s.means + shift[truth])).labels
+    assert clustering(found, truth).ari == 1.0 and int(found.max()) == 3
+
+
+def test_clients_that_are_wrong_together_do_not_chase_each_other() -> None:
+    """Two of these clients changed places in every pass when all moved at once."""
+    population = World("digits", "permute_labels", 0.1).population(2)
+    known = describe_all(population, Describe())
+    s, _ = summaries(known.counts, known.means, known.blur, known.scatter, float(known.freedom))
+    assert population.truth is not None
+    assert clustering(find_groups(s).labels, population.truth[: population.clients]).ari == 1.0
+
+
+def test_true_groups_explain_clients_better_than_others() -> None:
+    s, truth = world(40, 4, client=0.3)
+    right = explained(s, measured(s, truth))
+    for wrong in (truth // 2, torch.zeros_like(truth), torch.arange(40) % 8, truth[keys.permutation(keys.key(3), 40)]):
+        assert explained(s, measured(s, wrong)) < right
+
+
+def test_a_density_is_that_of_the_whole_normal_distribution() -> None:
+    """Against torch's own, one client at a time, with classes that share the client effect."""
+    s, truth = world(6, 2, client=0.5)
+    found = measured(s, truth, own=False)
+    t, total = found.turned(s), -6 * math.log(2)
+    for i in range(6):
+        mates = [j for j in range(6) if truth[j] == truth[i] and j != i]
+        rest = [j for j in range(6) if j != i]
+        c = [c for c in range(4) if t.weights[i, c] > 0 and t.weights[rest, c].sum() > 0]
+        w = t.weights[mates][:, c].sum(0)
+        near = (t.weights[mates][:, c, None] * t.means[mates][:, c]).sum(0)
+        all_ = (t.weights[rest][:, c, None] * t.means[rest][:, c]).sum(0) / t.weights[rest][:, c].sum(0)[:, None]
+        precision = w + 1.0 / found.spread.tau2
+        mean = (near + all_ / found.spread.tau2) / precision[:, None]
+        mass = t.weights[truth == truth[i]].sum(1)
+        share = 1.0 + float(mass.square().sum() / mass.sum().square())
+        for d in range(16):
+            covariance = torch.diag(1.0 / t.weights[i, c] + 1.0 / precision) + share * found.spread.omega[d]
+            total += float(MultivariateNormal(mean[:, d], covariance).log_prob(t.means[i, c, d]))
+    assert explained(s, replace(found, labels=truth)) == pytest.approx(total, rel=1e-9)
