@@ -18,8 +18,8 @@ from clusterfl.data.scenario import DataConfig, build
 from clusterfl.metrics import clustering
 from clusterfl.parts.describe import Describe, Known, read, summaries
 from clusterfl.parts.evidence import Summaries, evidence, to_groups
-from clusterfl.parts.features import projected
-from clusterfl.parts.kinship import agglomerate, find_groups, numbered, refine
+from clusterfl.parts.features import projected, shapes
+from clusterfl.parts.kinship import agglomerate, find_groups, numbered, refine, settled
 from clusterfl.parts.spreads import FLOOR, Groups, measured
 from clusterfl.task import Task
 
@@ -117,6 +117,12 @@ def without_client_effect(known: Known) -> Groups:
     return find_groups(_summaries(known), effect=False)
 
 
+def without_second_look(known: Known) -> Groups:
+    """What classes have in common is the clients' own from the start."""
+    s = _summaries(known)
+    return settled(s, torch.zeros(len(s), dtype=torch.int64))
+
+
 VARIANTS: dict[str, Callable[[Known], Groups]] = {
     "whole": whole,
     "no mask": without_mask,
@@ -125,7 +131,9 @@ VARIANTS: dict[str, Callable[[Known], Groups]] = {
     "no stop": without_stop,
     "no refinement": without_refinement,
     "no client effect": without_client_effect,
-    "pixels": whole,  # projected inputs in place of a random convolution
+    "no second look": without_second_look,
+    "no light": whole,
+    "pixels": whole,
 }
 
 
@@ -142,6 +150,17 @@ class Pixels(Describe):
 
     def features(self, me: Client, x: Tensor, theta: Any) -> Tensor:
         return projected(x.flatten(1), self.dims)
+
+
+@dataclass(frozen=True)
+class Shapes(Describe):
+    """The random convolution alone, which does not see light and contrast."""
+
+    def features(self, me: Client, x: Tensor, theta: Any) -> Tensor:
+        return projected(shapes(x), self.dims)
+
+
+FEATURES: dict[str, type[Describe]] = {"pixels": Pixels, "no light": Shapes}
 
 
 def describe_all(population: Population, describe: Describe) -> Known:
@@ -168,15 +187,15 @@ def study(
             truth = torch.zeros(population.clients, dtype=torch.int64)
             if population.truth is not None:
                 truth = population.truth[: population.clients].unique(return_inverse=True)[1]
-            said: dict[bool, Known] = {}
+            said: dict[type[Describe], Known] = {}
             for variant in variants:
-                pixels = variant == "pixels"
-                if pixels not in said:
-                    said[pixels] = describe_all(population, Pixels(*_fields(describe)) if pixels else describe)
+                kind = FEATURES.get(variant, Describe)
+                if kind not in said:
+                    said[kind] = describe_all(population, kind(*_fields(describe)))
                 start = time.perf_counter()
-                found = VARIANTS[variant](said[pixels])
+                found = VARIANTS[variant](said[kind])
                 seconds = time.perf_counter() - start
-                s = _summaries(said[pixels])
+                s = _summaries(said[kind])
                 right = measured(s, truth)
                 best = to_groups(right.turned(s), truth, right.spread).argmax(dim=1)
                 yield {

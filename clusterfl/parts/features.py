@@ -30,16 +30,21 @@ def random_features(x: Tensor, d: int) -> Tensor:
 
 
 def convolved(x: Tensor, d: int) -> Tensor:
-    """Shapes, whatever the light: one random convolution, its modulus, means over 4x4 pixels, divided by their mean.
-    Beside them light itself, as the mean pixels of a 4x4 grid."""
+    """Shapes, and beside them light itself, as the mean pixels of a 4x4 grid."""
+    light = F.adaptive_avg_pool2d(x.mean(dim=1, keepdim=True), (GRID, GRID)).flatten(1)
+    few = min(d // 4, GRID * GRID)
+    parts = (projected(shapes(x), d - few), projected(light, few)) if few else (projected(shapes(x), d),)
+    both = torch.cat(parts, dim=1)
+    return both / len(parts) ** 0.5
+
+
+def shapes(x: Tensor) -> Tensor:
+    """Whatever the light: one random convolution, its modulus, means over 4x4 pixels, divided by their mean."""
     z = F.conv2d(x, _filters(x.shape[1]).to(x)).abs()
     height, width = (min(max(side // POOL, GRID), side) for side in z.shape[-2:])
     z = F.adaptive_avg_pool2d(z, (height, width)).flatten(1)
-    shapes = z / z.mean(dim=1, keepdim=True).clamp(min=1e-6) - 1.0  # a mean of 1 for every sample tells nothing
-    light = F.adaptive_avg_pool2d(x.mean(dim=1, keepdim=True), (GRID, GRID)).flatten(1)
-    few = min(d // 4, GRID * GRID)
-    parts = (projected(shapes, d - few), projected(light, few)) if few else (projected(shapes, d),)
-    return torch.cat(parts, dim=1) / len(parts) ** 0.5
+    even: Tensor = z / z.mean(dim=1, keepdim=True).clamp(min=1e-6)
+    return even - 1.0  # a mean of 1 for every sample tells nothing
 
 
 def projected(z: Tensor, d: int) -> Tensor:

@@ -33,10 +33,10 @@ def find_groups(s: Summaries, k: int | None = None, *, effect: bool = True) -> G
     free = _grouped(s, measured(s, together, effect=False, own=False), k)
     if not effect:
         return replace(measured(s, together, effect=False, own=False), labels=free)
-    return max((_settled(s, start, k) for start in (together, free)), key=lambda found: explained(s, found))
+    return max((settled(s, start, k) for start in (together, free)), key=lambda found: explained(s, found))
 
 
-def _settled(s: Summaries, labels: Tensor, k: int | None) -> Groups:
+def settled(s: Summaries, labels: Tensor, k: int | None = None) -> Groups:
     """The client effect is what is left of it within groups, and groups are found beside it, until these stay.
 
     Groups are right when the spread within them explains itself: as long as their members lie further apart than they
