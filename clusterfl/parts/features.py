@@ -6,6 +6,7 @@ from the first round on, and no sample's features are longer than 1, so that wha
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -34,8 +35,7 @@ def convolved(x: Tensor, d: int) -> Tensor:
     light = F.adaptive_avg_pool2d(x.mean(dim=1, keepdim=True), (GRID, GRID)).flatten(1)
     few = min(d // 4, GRID * GRID)
     parts = (projected(shapes(x), d - few), projected(light, few)) if few else (projected(shapes(x), d),)
-    both = torch.cat(parts, dim=1)
-    return both / len(parts) ** 0.5
+    return torch.cat(parts, dim=1) / math.sqrt(len(parts))
 
 
 def shapes(x: Tensor) -> Tensor:
