@@ -27,6 +27,7 @@ from clusterfl.parts.kinship import find_groups, placed
 from clusterfl.parts.local import SGD
 from clusterfl.parts.members import Members, Personal, own_model
 from clusterfl.parts.regroup import candidates, common_body, followed, joined_again, mixed, renamed, with_means
+from clusterfl.parts.spreads import measured
 from clusterfl.parts.start import first_net
 from clusterfl.parts.told import Told
 from clusterfl.parts.trial import jury, other_half, useless
@@ -223,7 +224,9 @@ class Kin(Method[KinState]):
 
     def judge(self, state: KinState, cohort: Cohort, group: Tensor, losses: Tensor) -> KinState:
         """A group must pay: where members do better with the joint model than in their ``group`` it is joined."""
-        fails = useless(losses.double(), group, state.k)
+        s, _ = state.summaries(state.speakers, labels=self.counts_labels)
+        blurred = measured(s, state.assign[state.speakers]).blurred
+        fails = useless(losses.double(), group, state.k, blurred=blurred)
         cohort.log(useless=fails.sum().item())
         state = replace(state, trial=put(state.trial, group, torch.full_like(group, -1)))
         state = self.join(state, fails) if bool(fails.any()) else state

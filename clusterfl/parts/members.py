@@ -44,10 +44,14 @@ class Members(Procedures):
 
     @on_client(theta=Model(of="theta"), n=Weight(), changed=Statistic("whether its data has changed"), losses=Loss())
     def compare(self, me: Client, theta: Tree, other: Tree) -> dict[str, Payload]:
-        """As :meth:`try_out`, and the losses of this model and of another one on the samples held out."""
+        """As :meth:`try_out`, and the losses on the samples held out of this model and of another one.
+
+        Both after a round of the client's own training: which classes it has it teaches either of them by itself, and
+        a group whose members have the same ones is not worth a model for that.
+        """
         rest, held = hold_out(me, self.held)
-        losses = torch.stack([eval_loss(held, theta), eval_loss(held, other)])
-        return {**self.answer(me, sgd(rest, theta, self.local)), "losses": losses}
+        own, others = sgd(rest, theta, self.local), sgd(rest, other, self.local)
+        return {**self.answer(me, own), "losses": torch.stack([eval_loss(held, own), eval_loss(held, others)])}
 
     def answer(self, me: Client, theta: Tree) -> dict[str, Payload]:
         news: dict[str, Payload] = {"changed": changed(me)} if self.watch else {}

@@ -46,6 +46,13 @@ class Groups:
     basis: Tensor  # [d, d]: means are compared along these directions, those of the client effect
     own: Own
 
+    @property
+    def blurred(self) -> bool:
+        """Whether groups hardly lie apart, or their members more than half as far."""
+        own = self.own.values / (1.0 + self.own.typical * self.own.values)  # in the units of the others
+        within = float(own.mean() + self.spread.omega.mean())
+        return self.spread.tau2 <= FLOOR or within > 0.5 * self.spread.tau2
+
     def turned(self, s: Summaries) -> Summaries:
         """Summaries as they are compared."""
         soft = self.own.soften(s)

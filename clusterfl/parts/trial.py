@@ -28,15 +28,16 @@ def jury(ids: Tensor, assign: Tensor, key: Key) -> Tensor:
     return torch.cat(chosen).sort().values if chosen else ids
 
 
-def useless(losses: Tensor, group: Tensor, k: int) -> Tensor:
-    """``[K]`` bool: all groups if their members together do no better in them than with the joint model; else those
-    whose own members do worse, by more than chance.
+def useless(losses: Tensor, group: Tensor, k: int, *, blurred: bool) -> Tensor:
+    """``[K]`` bool: groups whose own members do worse in them than with the joint model, by more than chance; and all
+    of them if that holds of their members together, or if groups are ``blurred`` and do not do better by as much.
 
-    ``losses``: ``[n, 2]``, of the group's model and of the joint one. A sum of n differences about 0 is as large as the
-    root of their squares' sum by chance.
+    ``losses``: ``[n, 2]``, of the group's model and of the joint one. A sum of n differences about 0 is seldom more than
+    twice the root of their squares' sum.
     """
     gain = losses[:, 1] - losses[:, 0]
     total = torch.zeros(k, dtype=gain.dtype).index_add_(0, group, gain)
-    chance = torch.zeros(k, dtype=gain.dtype).index_add_(0, group, gain.square()).sqrt()
+    chance = 2.0 * torch.zeros(k, dtype=gain.dtype).index_add_(0, group, gain.square()).sqrt()
     asked = torch.bincount(group, minlength=k) > 0
-    return asked & ((total <= -chance) | (gain.sum() <= 0))
+    least = 2.0 * gain.square().sum().sqrt() * (1.0 if blurred else -1.0)
+    return asked & ((total <= -chance) | (gain.sum() <= least))

@@ -135,3 +135,10 @@ def test_a_density_is_that_of_the_whole_normal_distribution() -> None:
             covariance = torch.diag(1.0 / t.weights[i, c] + 1.0 / precision) + share * found.spread.omega[d]
             total += float(MultivariateNormal(mean[:, d], covariance).log_prob(t.means[i, c, d]))
     assert explained(s, replace(found, labels=truth)) == pytest.approx(total, rel=1e-9)
+
+
+def test_groups_are_blurred_when_their_members_lie_apart_too() -> None:
+    s, truth = world(60, 3)
+    assert not measured(s, truth).blurred
+    s, truth = world(60, 3, own=3.0)
+    assert measured(s, truth).blurred

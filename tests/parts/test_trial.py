@@ -26,9 +26,14 @@ def test_half_of_each_group_is_away_and_in_the_next_round_the_other_half() -> No
 
 def test_a_group_fails_when_its_members_do_better_with_the_joint_model_by_more_than_chance() -> None:
     """Group 0 gains, 1 loses, 2 cannot say, 3 was not asked, 4 sees no difference at all."""
-    gains = {0: [0.6, 0.7], 1: [-0.1, -0.2, -0.1], 2: [-0.2, 0.19, -0.1, 0.08], 4: [0.0]}
+    gains = {0: [0.6, 0.7, 0.6], 1: [-0.1, -0.2, -0.1, -0.1, -0.2], 2: [-0.2, 0.19, -0.1, 0.08], 4: [0.0]}
     group = torch.tensor([g for g, some in gains.items() for _ in some])
     losses = torch.tensor([[1.0, 1.0 + gain] for some in gains.values() for gain in some]).double()
     losses[-1, 1] = losses[-1, 0]
-    assert useless(losses, group, 5).tolist() == [False, True, False, False, True]
-    assert useless(losses[2:], group[2:], 5).tolist() == [False, True, True, False, True]  # together they lose
+    clear = useless(losses, group, 5, blurred=False)
+    assert clear.tolist() == [False, True, False, False, True]
+    asked = [True, True, True, False, True]
+    assert useless(losses, group, 5, blurred=True).tolist() == asked  # together they gain no more than by chance
+    assert useless(losses[3:8], group[3:8], 5, blurred=False).tolist() == [False, True, False, False, False]
+    more = torch.cat([losses, losses[:3], losses[:3]]), torch.cat([group, group[:3], group[:3]])
+    assert torch.equal(useless(*more, 5, blurred=True), clear)
