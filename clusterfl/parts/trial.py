@@ -32,8 +32,8 @@ def useless(losses: Tensor, group: Tensor, k: int, *, blurred: bool) -> Tensor:
     """``[K]`` bool: groups whose own members do worse in them than with the joint model, by more than chance; and all
     of them if that holds of their members together, or if groups are ``blurred`` and do not do better by as much.
 
-    ``losses``: ``[n, 2]``, of the group's model and of the joint one. A sum of n differences about 0 is seldom more than
-    twice the root of their squares' sum.
+    ``losses``: ``[n, 2]``, of the group's model and of the joint one. A sum of n differences about 0 is seldom more
+    than twice the root of their squares' sum.
     """
     gain = losses[:, 1] - losses[:, 0]
     total = torch.zeros(k, dtype=gain.dtype).index_add_(0, group, gain)
