@@ -20,6 +20,7 @@ from tests.engines.probe import RULE
 
 from .common import TESTS, Tally, assert_ok, launcher
 from .kills import COMMAND, assert_same, config, fingerprint, written
+from .load import bytes_of
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
 CLUSTERFL = (sys.executable, "-m", "clusterfl")
@@ -40,11 +41,11 @@ def said_by(*command: str) -> tuple[int, str]:
 def small_shared_memory(tally: Tally, amount: int, folder: Path) -> None:
     """The default engine of many containers: worker processes, and next to no /dev/shm. Really so, where a mount of
     one's own is allowed."""
-    ways = [("64 MB", "64m", 20_000, 500), ("1 MB", "1m", 200, 20), ("none", None, 200, 20)]
-    within = next((w for w in (("unshare", "-m"), ("unshare", "-rm")) if _works(*w, *_mounting("1m"), "true")), None)
+    ways = [("64 MB", 64, 20_000, 500), ("1 MB", 1, 1_000, 200), ("none", None, 200, 20)]
+    within = next((w for w in (("unshare", "-m"), ("unshare", "-rm")) if _works(*w, *_mounting(1), "true")), None)
     if within is None:
         tally.figures = "not allowed here"
-    for what, size, clients, samples in ways[-amount:]:
+    for what, most, clients, samples in ways[-amount:]:
         with tally.case(what):
             fingerprints = []
             for name, engine in (("whole", {"name": "stacked"}), ("starved", POOL)):
@@ -52,8 +53,9 @@ def small_shared_memory(tally: Tally, amount: int, folder: Path) -> None:
                 chosen = config("fedavg", engine, 2)
                 data = {**chosen.data.__dict__, "clients": clients, "samples": samples, "unseen": 0}
                 chosen = chosen.model_copy(update={"data": type(chosen.data)(**data), "participation": 0.01})
+                assert bytes_of(chosen.population()) > (most or 0) << 20, "there is room for what clients hold"
                 argv = [*CLUSTERFL, "run", written(out, chosen), "--out", str(out)]
-                starved = [*within, *_mounting(size)] if name == "starved" and within is not None else []
+                starved = [*within, *_mounting(most)] if name == "starved" and within is not None else []
                 code, said = said_by(*starved, *argv)
                 assert code == 0, said[-400:]
                 assert not starved or "/dev/shm" in said, f"nothing was said: {said[-400:]}"
@@ -61,9 +63,9 @@ def small_shared_memory(tally: Tally, amount: int, folder: Path) -> None:
             assert_same(*fingerprints)
 
 
-def _mounting(size: str | None) -> tuple[str, ...]:
-    """A command that runs the rest with a /dev/shm of that size, or with one that nobody may write."""
-    how = f"size={size}" if size else "ro"
+def _mounting(most: int | None) -> tuple[str, ...]:
+    """A command that runs the rest with a /dev/shm of so many MB, or with one that nobody may write."""
+    how = "ro" if most is None else f"size={most}m"
     return ("sh", "-c", f'mount -t tmpfs -o {how} tmpfs /dev/shm && exec "$@"', "sh")
 
 
