@@ -17,6 +17,7 @@ from clusterfl.engines import Serial
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.testing import assert_equal, play, small_population, small_task
 from tests.engines.probe import RULE
+from tests.processes import wait_for
 
 from .common import TESTS, Tally, assert_ok, launcher
 from .kills import COMMAND, assert_same, config, fingerprint, written
@@ -175,8 +176,7 @@ def interrupted_while_stopped(tally: Tally, amount: int, folder: Path) -> None:
                 start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
-            while not (out / "checkpoints" / "round-000002.ckpt").exists() and process.poll() is None:
-                time.sleep(0.01)
+            wait_for(out / "checkpoints" / "round-000002.ckpt", process)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             workers = [c for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
             assert workers, "no worker was found"
@@ -184,7 +184,7 @@ def interrupted_while_stopped(tally: Tally, amount: int, folder: Path) -> None:
             time.sleep(0.5)  # until the run waits for it
             process.send_signal(signal.SIGINT)
             try:
-                _, said = process.communicate(timeout=60)
+                _, said = process.communicate(timeout=240)  # it would hang for ever
             finally:
                 process.kill()
             assert process.returncode == 130 and "go on with: clusterfl resume" in said, said[-300:]
