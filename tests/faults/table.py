@@ -153,7 +153,7 @@ FAULTS: dict[str, Fault] = {
             "silent-cluster",
             "T23",
             "a cluster that nobody answers for, every clustered method",
-            "its model is kept and reported as stale; where the rest train all models (mixtures) or are cut in K afresh "
+            "its model is kept and reported as stale; where the rest train all models (mixtures) or are cut in K anew "
             "(kmeans, clove), they go on with it; nothing is divided by zero",
             clients.silent_cluster,
             99,
