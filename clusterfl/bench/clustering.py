@@ -25,7 +25,7 @@ from clusterfl.task import Task
 from clusterfl.tree import Tree
 
 GROUPS = 4
-BLOCK = 250  # models that are made at a time
+BLOCK = 20  # models that are made at a time
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def made(models: int, task: Task, key: Key, apart: float) -> tuple[Moves, Tensor
 
 
 def clustering(
-    way: str, models: int, model: str = "lenet", input_shape: tuple[int, ...] = (1, 28, 28), apart: float = 0.1
+    way: str, models: int, model: str = "lenet", input_shape: tuple[int, ...] = (1, 28, 28), apart: float = 0.3
 ) -> Clustering:
     """One clustering; run it in a process of its own, so that its memory is its own."""
     task = Task(build_model(model, input_shape, 10), 10)
