@@ -62,6 +62,14 @@ def small_shared_memory(tally: Tally, amount: int, folder: Path) -> None:
                 assert not starved or "/dev/shm" in said, f"nothing was said: {said[-400:]}"
                 fingerprints.append(fingerprint(out))
             assert_same(*fingerprints)
+    if amount == len(ways):
+        with tally.case("two runs at a time, none"):
+            chosen = written(folder / "jobs", config("fedavg", "serial", 1))
+            argv = [*CLUSTERFL, "sweep", chosen, "--grid", "local.lr=0.1,0.2", "--jobs", "2"]
+            starved = () if within is None else (*within, *_mounting(None))
+            code, said = said_by(*starved, *argv, "--out", str(folder / "jobs"))
+            assert code == 0 and (within is None or "/dev/shm" in said), said[-400:]
+            assert len(list((folder / "jobs" / "runs").glob("*/summary.json"))) == 2
 
 
 def _mounting(most: int | None) -> tuple[str, ...]:

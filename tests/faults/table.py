@@ -289,7 +289,8 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "small-dev-shm",
             "",
-            "worker processes with a /dev/shm of 64 MB (less than clients hold), of 1 MB, and one that is read-only",
+            "worker processes with a /dev/shm of 64 MB (less than clients hold), of 1 MB, and one that is read-only; "
+            "`sweep --jobs 2` with the last",
             "said, and the bits of one process",
             surroundings.small_shared_memory,
             1,
