@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from clusterfl.errors import ConfigError, suggestion
 def register(app: typer.Typer) -> None:
     app.command()(bench)
     app.command("bench-scale", hidden=True)(bench_scale)
+    app.command("bench-clustering", hidden=True)(bench_clustering)
 
 
 def bench(
@@ -43,7 +45,8 @@ def bench(
     """Time federated rounds beside a plain PyTorch loop, turn by turn.
 
     Seconds are medians of one round of training and aggregation. "loop" is that loop with all threads,
-    "limit" the same loop in one process per core.
+    "limit" the same loop in one process per core. 'scale' has up to 100,000 clients, 'clustering' the server's
+    clustering of 10,000 models.
 
     \b
     Examples:
@@ -51,6 +54,7 @@ def bench(
       clusterfl bench --workloads mclr,lenet --repeats 7 --json
       clusterfl bench --workloads mclr,mlp,lenet --peers
       clusterfl bench --workloads mlp,lenet --plans
+      clusterfl bench --workloads clustering
     """
     set_logging(verbose, quiet)
     from clusterfl.bench.measure import bench as measure
@@ -58,7 +62,7 @@ def bench(
     from clusterfl.bench.workloads import WORKLOADS
     from clusterfl.report.scaling import draw_scaling
 
-    known = [*WORKLOADS, "scale"]
+    known = [*WORKLOADS, "scale", "clustering"]
     names = ["mclr", "mlp", "lenet", "ifca"] if quick else known if workloads == "all" else workloads.split(",")
     for name in names:
         if name not in known:
@@ -69,6 +73,8 @@ def bench(
             found[name] = {"points": list(scaling())}
             if plot is not None:
                 draw_scaling(found[name]["points"], plot)
+        elif name == "clustering":
+            found[name] = {"ways": list(clusterings())}
         elif plans:
             found[name] = bench_plans(WORKLOADS[name], data_root, 2 if quick else repeats)
         else:
@@ -88,6 +94,13 @@ def lines(name: str, got: dict[str, Any]) -> list[str]:
             f"{p['evaluation_seconds'] * 1e3:7.1f} ms to evaluate all (the first time "
             f"{p['first_evaluation_seconds'] * 1e3:.0f}), peak {p['peak_mb']:.0f} MB"
             for p in got["points"]
+        ]
+    if name == "clustering":
+        return [
+            f"clustering {w['models']:,} models of {w['parameters']:,} parameters by {w['way']:12s} "
+            f"{w['cpu_seconds']:6.1f} s of processor time ({w['seconds']:.1f} s), {w['beside_mb']:.0f} MB beside the "
+            f"models' {w['models_mb']:.0f}, ARI {w['ari']:.3f}"
+            for w in got["ways"]
         ]
     if "plans" in got:
         return [
@@ -118,12 +131,24 @@ def lines(name: str, got: dict[str, Any]) -> list[str]:
     ]
 
 
-def scaling() -> Any:
-    """Each point in a process of its own, so that its memory is its own."""
+def scaling() -> Iterator[dict[str, Any]]:
     for clients in (100, 1000, 10_000, 100_000):
-        command = [sys.executable, "-m", "clusterfl", "bench-scale", str(clients)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        yield jsonlib.loads(done.stdout)
+        yield alone("bench-scale", str(clients))
+
+
+def clusterings() -> Iterator[dict[str, Any]]:
+    from clusterfl.bench.clustering import WAYS
+
+    for way in WAYS:
+        yield alone("bench-clustering", way)
+
+
+def alone(*arguments: str) -> dict[str, Any]:
+    """A point in a process of its own, so that its memory is its own."""
+    command = [sys.executable, "-m", "clusterfl", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = jsonlib.loads(done.stdout)
+    return found
 
 
 def bench_scale(clients: int, sampled: int = 100, rounds: int = 100) -> None:
@@ -131,3 +156,10 @@ def bench_scale(clients: int, sampled: int = 100, rounds: int = 100) -> None:
     from clusterfl.bench.scale import scale
 
     say_json(scale(clients, sampled, rounds).json())
+
+
+def bench_clustering(way: str, models: int = 10_000) -> None:
+    """One clustering of many models, as JSON."""
+    from clusterfl.bench.clustering import clustering
+
+    say_json(clustering(way, models).json())

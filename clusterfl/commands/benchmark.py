@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,12 +99,14 @@ def line(row: dict[str, Any]) -> str:
 
 def carried_out(todo: Sequence[Any], jobs: int, data_root: str | None) -> Iterator[dict[str, Any]]:
     from clusterfl.bench.grid import measure
+    from clusterfl.runs.jobs import spawned
 
-    if jobs <= 1 or len(todo) <= 1:
+    processes = spawned(jobs) if jobs > 1 and len(todo) > 1 else None
+    if processes is None:
         for entry in todo:
             yield measure(entry, data_root)
         return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with processes as pool:
         asked = [pool.submit(measure, entry, data_root) for entry in todo]
         try:
             for future in as_completed(asked):

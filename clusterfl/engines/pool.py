@@ -91,7 +91,7 @@ class Pool(Parallel):
     def pack(self, value: Any) -> Any:
         packed = travelling(Block.of(value, shared_memory))
         if isinstance(packed, Copied) and not self._copies:
-            log.warning("%s: messages to worker processes are copied, which takes longer", _little_room())
+            log.warning("%s: messages to worker processes are copied, which takes longer", little_room())
             self._copies = True
         return packed
 
@@ -100,7 +100,7 @@ class NoRoom(ClusterflError):
     """Worker processes cannot share what clients hold."""
 
     def __init__(self, cause: BaseException | str = "") -> None:
-        why = "too few files may be open (ulimit -n)" if isinstance(cause, OSError) else _little_room()
+        why = "too few files may be open (ulimit -n)" if isinstance(cause, OSError) else little_room()
         super().__init__(f"{why}: worker processes cannot share the clients' data ({cause})")
 
 
@@ -109,7 +109,7 @@ def _exhausted(error: RuntimeError | OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE) if isinstance(error, OSError) else "shared memory" in str(error)
 
 
-def _little_room() -> str:
+def little_room() -> str:
     """How much memory can be shared, in words."""
     try:
         free = shutil.disk_usage("/dev/shm").free / 2**20

@@ -18,7 +18,8 @@ from clusterfl.tree import Tree, row, rows, stack
 
 def sample_losses(me: Client, centers: Tree) -> Tensor:
     """``[K, n]``: the loss of every model on every training sample, in evaluation mode."""
-    return torch.cat([_losses(me, centers, x, y) for x, y, _ in me.train.pieces()], dim=1)
+    found = [_losses(me, centers, x, y) for x, y, _ in me.train.pieces()]
+    return torch.cat(found, dim=1) if found else torch.zeros(rows(centers), 0, device=me.key.device)
 
 
 def _losses(me: Client, centers: Tree, x: Tensor, y: Tensor) -> Tensor:
@@ -52,10 +53,14 @@ def m_step(me: Client, q: Tensor) -> Tensor:
 
 
 def fit_pi(me: Client, losses: Tensor, steps: int) -> Tensor:
-    """The mixture of models as they are that fits the client's samples: ``steps`` of EM, from equal shares."""
-    pi = torch.full_like(losses[:, 0], 1.0 / losses.shape[0])
+    """The mixture of models as they are that fits the client's samples: ``steps`` of EM, from equal shares.
+
+    A client without samples keeps equal shares.
+    """
+    k = losses.shape[0]
+    pi = torch.full((k,), 1.0 / k, device=me.key.device)
     for _ in range(steps):
-        pi = m_step(me, e_step(pi, losses))
+        pi = torch.where(me.size > 0, m_step(me, e_step(pi, losses)), pi)
     return pi
 
 

@@ -104,24 +104,24 @@ class Start(Registered):
     def _kmeans_local(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """One local round from ONE common net, k-means of the updates, centres are the cluster means."""
         start, got = _local_round(task, cohort, key, local)
-        found = self._groups(task, start, got, key, k)
+        found = self.groups(Moves.of(got["theta"], start, task.params), key, k)
         return _means(start, got, found, len(cohort), k)
 
     def _misplaced(self, task: Task, cohort: Cohort, key: Key, k: int, local: SGD) -> Clusters:
         """The same with some clients in a wrong cluster, and the means of these: can a method mend it?"""
         start, got = _local_round(task, cohort, key, local)
-        found, wrong = self._groups(task, start, got, key, k), keys.fold_in(key, "misplaced")
+        found = self.groups(Moves.of(got["theta"], start, task.params), key, k)
+        wrong = keys.fold_in(key, "misplaced")
         some = keys.choice(wrong, len(found), round(self.misplace * len(found)))
         away = 1 + keys.randint(keys.fold_in(wrong, "where"), k - 1, len(some))
         return _means(start, got, put(found, some, (found[some] + away) % k), len(cohort), k)
 
-    def _groups(self, task: Task, start: Tree, got: Replies, key: Key, k: int) -> Tensor:
+    def groups(self, moves: Moves, key: Key, k: int) -> Tensor:
         """k-means of how far clients moved from a common start; above ``EXACT`` clients of sketches of it."""
-        if k > len(got):
-            raise ValueError(f"k={k} should not exceed the {len(got)} clients that answered the first round")
+        if k > len(moves):
+            raise ValueError(f"k={k} should not exceed the {len(moves)} clients that answered the first round")
         seed = keys.fold_in(key, "kmeans")
-        moves = Moves.of(got["theta"], start, task.params)
-        if self.name == "kmeans-local-exact" or len(got) <= EXACT:
+        if self.name == "kmeans-local-exact" or len(moves) <= EXACT:
             return kmeans(moves.matrix(), k, seed, self.restarts)
         return group(moves, lambda points: kmeans(points, k, seed, self.restarts), squared_distances, seed, k=k)
 

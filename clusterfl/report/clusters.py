@@ -216,7 +216,7 @@ def models_of(run: Run) -> np.ndarray | None:
         log.info("no models are drawn: %s", e)
         return None
     rows = [
-        np.concatenate([t.flatten().float().numpy() for _, t in sorted(tree.items()) if t.is_floating_point()])
+        np.concatenate([t.flatten().double().numpy() for _, t in sorted(tree.items()) if t.is_floating_point()])
         for _, tree in sorted(trees.items())
     ]
     return np.stack(rows) if rows and len({len(r) for r in rows}) == 1 else None

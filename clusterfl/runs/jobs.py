@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -11,9 +12,11 @@ from typing import Any, NamedTuple
 
 from clusterfl.callback import Callback
 from clusterfl.config import Config
-from clusterfl.engines.pool import uninterrupted
+from clusterfl.engines.pool import little_room, uninterrupted
 from clusterfl.errors import ClusterflError
 from clusterfl.runs.compare import finished
+
+log = logging.getLogger(__name__)
 
 
 class Cell(NamedTuple):
@@ -44,12 +47,13 @@ def run_cells(cells: Sequence[Cell], jobs: int = 1, watch: Watch = lambda cell, 
             todo.append(cell)
         else:
             yield Ended(cell, summary)
-    if jobs <= 1 or len(todo) <= 1:
+    others = multiprocessing.active_children()
+    processes = spawned(min(jobs, len(todo)), _one_thread) if jobs > 1 and len(todo) > 1 else None
+    if processes is None:
         for number, cell in enumerate(todo, start=len(cells) - len(todo) + 1):
             yield Ended(cell, *_carry_out(cell.config.table(), cell.folder, watch(cell, number)))
         return
-    context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
-    with ProcessPoolExecutor(min(jobs, len(todo)), mp_context=context, initializer=_one_thread) as pool:
+    with processes as pool:
         with uninterrupted():  # a run that is cut off goes on at its last checkpoint
             asked = {pool.submit(_carry_out, alone(cell.config).table(), cell.folder): cell for cell in todo}
         try:
@@ -61,6 +65,15 @@ def run_cells(cells: Sequence[Cell], jobs: int = 1, watch: Watch = lambda cell, 
                 if process not in others:
                     process.terminate()
             raise
+
+
+def spawned(jobs: int, initializer: Callable[[], None] | None = None) -> ProcessPoolExecutor | None:
+    """So many processes; None where the machine has nothing for their locks, and that is said."""
+    try:
+        return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=initializer)
+    except OSError as e:
+        log.warning("%s (%s): no %d runs at a time, one goes after the other", e.strerror or e, little_room(), jobs)
+        return None
 
 
 def alone(config: Config) -> Config:

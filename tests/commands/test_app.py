@@ -81,7 +81,7 @@ def test_an_interrupt_is_130(tmp_path: Path) -> None:
         time.sleep(0.1)
         running.send_signal(signal.SIGINT)
         rest = running.stderr.read()
-        assert running.wait(timeout=60) == 130
+        assert running.wait() == 130
     assert "interrupted" in rest and "Traceback" not in rest
 
 
@@ -95,4 +95,4 @@ def test_help_and_version() -> None:
 
 def test_help_is_quick_because_it_loads_no_pytorch() -> None:
     code = "import sys, clusterfl.commands.app; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,17 +7,17 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.folders import summary_of
+from tests.processes import wait_for
 
 
 def interrupted(mark: Path, *arguments: str) -> tuple[int, str]:
     """A command in a group of its own, interrupted as soon as a file is there: how it ended, what it said."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "clusterfl", *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},  # joblib warns of a small /dev/shm
         stderr=subprocess.PIPE,
@@ -25,12 +25,14 @@ def interrupted(mark: Path, *arguments: str) -> tuple[int, str]:
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
-    )
-    until = time.monotonic() + 120
-    while not mark.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    ) as process:
+        try:
+            wait_for(mark, process)
+            assert process.poll() is None, "it ended before it could be interrupted"
+            os.killpg(process.pid, signal.SIGINT)
+            _, said = process.communicate()
+        finally:
+            process.kill()
     return process.returncode, said
 
 
@@ -47,7 +49,7 @@ def test_an_interrupted_pool_says_how_to_go_on(tmp_path: Path) -> None:
     code, heard = interrupted(out / "checkpoints" / "round-000003.ckpt", "resume", str(out), "--quiet")
     assert code == 130 and heard.splitlines() == said, heard
     done = [sys.executable, "-m", "clusterfl", "resume", str(out), "--quiet"]
-    subprocess.run(done, check=True, timeout=240, stdout=subprocess.DEVNULL)
+    subprocess.run(done, check=True, stdout=subprocess.DEVNULL)
     assert summary_of(out)["rounds"] == 60
 
 

@@ -17,9 +17,11 @@ from clusterfl.engines import Serial
 from clusterfl.methods.fedavg import FedAvg
 from clusterfl.testing import assert_equal, play, small_population, small_task
 from tests.engines.probe import RULE
+from tests.processes import wait_for
 
 from .common import TESTS, Tally, assert_ok, launcher
 from .kills import COMMAND, assert_same, config, fingerprint, written
+from .load import bytes_of
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
 CLUSTERFL = (sys.executable, "-m", "clusterfl")
@@ -40,11 +42,11 @@ def said_by(*command: str) -> tuple[int, str]:
 def small_shared_memory(tally: Tally, amount: int, folder: Path) -> None:
     """The default engine of many containers: worker processes, and next to no /dev/shm. Really so, where a mount of
     one's own is allowed."""
-    ways = [("64 MB", "64m", 20_000, 500), ("1 MB", "1m", 200, 20), ("none", None, 200, 20)]
-    within = next((w for w in (("unshare", "-m"), ("unshare", "-rm")) if _works(*w, *_mounting("1m"), "true")), None)
+    ways = [("64 MB", 64, 20_000, 500), ("1 MB", 1, 1_000, 200), ("none", None, 200, 20)]
+    within = next((w for w in (("unshare", "-m"), ("unshare", "-rm")) if _works(*w, *_mounting(1), "true")), None)
     if within is None:
         tally.figures = "not allowed here"
-    for what, size, clients, samples in ways[-amount:]:
+    for what, most, clients, samples in ways[-amount:]:
         with tally.case(what):
             fingerprints = []
             for name, engine in (("whole", {"name": "stacked"}), ("starved", POOL)):
@@ -52,18 +54,27 @@ def small_shared_memory(tally: Tally, amount: int, folder: Path) -> None:
                 chosen = config("fedavg", engine, 2)
                 data = {**chosen.data.__dict__, "clients": clients, "samples": samples, "unseen": 0}
                 chosen = chosen.model_copy(update={"data": type(chosen.data)(**data), "participation": 0.01})
+                assert bytes_of(chosen.population()) > (most or 0) << 20, "there is room for what clients hold"
                 argv = [*CLUSTERFL, "run", written(out, chosen), "--out", str(out)]
-                starved = [*within, *_mounting(size)] if name == "starved" and within is not None else []
+                starved = [*within, *_mounting(most)] if name == "starved" and within is not None else []
                 code, said = said_by(*starved, *argv)
                 assert code == 0, said[-400:]
                 assert not starved or "/dev/shm" in said, f"nothing was said: {said[-400:]}"
                 fingerprints.append(fingerprint(out))
             assert_same(*fingerprints)
+    if amount == len(ways):
+        with tally.case("two runs at a time, none"):
+            chosen = written(folder / "jobs", config("fedavg", "serial", 1))
+            argv = [*CLUSTERFL, "sweep", chosen, "--grid", "local.lr=0.1,0.2", "--jobs", "2"]
+            starved = () if within is None else (*within, *_mounting(None))
+            code, said = said_by(*starved, *argv, "--out", str(folder / "jobs"))
+            assert code == 0 and (within is None or "/dev/shm" in said), said[-400:]
+            assert len(list((folder / "jobs" / "runs").glob("*/summary.json"))) == 2
 
 
-def _mounting(size: str | None) -> tuple[str, ...]:
-    """A command that runs the rest with a /dev/shm of that size, or with one that nobody may write."""
-    how = f"size={size}" if size else "ro"
+def _mounting(most: int | None) -> tuple[str, ...]:
+    """A command that runs the rest with a /dev/shm of so many MB, or with one that nobody may write."""
+    how = "ro" if most is None else f"size={most}m"
     return ("sh", "-c", f'mount -t tmpfs -o {how} tmpfs /dev/shm && exec "$@"', "sh")
 
 
@@ -173,8 +184,7 @@ def interrupted_while_stopped(tally: Tally, amount: int, folder: Path) -> None:
                 start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
-            while not (out / "checkpoints" / "round-000002.ckpt").exists() and process.poll() is None:
-                time.sleep(0.01)
+            wait_for(out / "checkpoints" / "round-000002.ckpt", process)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             workers = [c for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
             assert workers, "no worker was found"
@@ -182,7 +192,7 @@ def interrupted_while_stopped(tally: Tally, amount: int, folder: Path) -> None:
             time.sleep(0.5)  # until the run waits for it
             process.send_signal(signal.SIGINT)
             try:
-                _, said = process.communicate(timeout=60)
+                _, said = process.communicate(timeout=240)  # it would hang for ever
             finally:
                 process.kill()
             assert process.returncode == 130 and "go on with: clusterfl resume" in said, said[-300:]

@@ -153,9 +153,10 @@ FAULTS: dict[str, Fault] = {
             "silent-cluster",
             "T23",
             "a cluster that nobody answers for, every clustered method",
-            "its model is kept, nothing is divided by zero, it is reported",
+            "its model is kept and reported as stale; where the rest train all models (mixtures) or are cut in K anew "
+            "(kmeans, clove), they go on with it; nothing is divided by zero",
             clients.silent_cluster,
-            4,
+            99,
             99,
         ),
         Fault(
@@ -288,7 +289,8 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "small-dev-shm",
             "",
-            "worker processes with a /dev/shm of 64 MB (less than clients hold), of 1 MB, and one that is read-only",
+            "worker processes with a /dev/shm of 64 MB (less than clients hold), of 1 MB, and one that is read-only; "
+            "`sweep --jobs 2` with the last",
             "said, and the bits of one process",
             surroundings.small_shared_memory,
             1,

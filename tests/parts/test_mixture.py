@@ -50,6 +50,17 @@ def test_padding_counts_for_nothing() -> None:
     assert float(plain.sum()) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("padding", [0, 3])
+def test_without_samples_all_models_count_alike(padding: int) -> None:
+    """A client that holds test data alone: by itself, and padded in a stack of clients that hold more."""
+    pool = small_population().train
+    shard = Shard(pool.x, pool.y, torch.zeros(padding, dtype=torch.int64), 0, ragged=padding > 0)
+    me, centers = Client(small_task(), shard, shard, keys.key(9), smallest=0), small_task().init_stack(keys.key(1), 4)
+    found = sample_losses(me, centers)
+    assert found.shape == (4, padding)
+    torch.testing.assert_close(fit_pi(me, found, 3), torch.full((4,), 0.25))
+
+
 @pytest.mark.parametrize("task", [small_task(), batch_norm_task()])
 def test_sample_losses_are_those_whose_mean_is_the_loss(task: Task) -> None:
     me, centers = client(task=task), task.init_stack(keys.key(1), 3)

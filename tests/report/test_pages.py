@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import clusterfl
 from clusterfl.commands.federate import _say as say_federation
 from clusterfl.config import Config
 from clusterfl.errors import ClusterflError
+from clusterfl.report.clusters import model_figures
 from clusterfl.report.flow import flow, rounds_shown
 from clusterfl.report.groups import compared, labels
 from clusterfl.report.learning import agreement_figure, by_cluster, five_worst, trouble_figures
@@ -134,6 +136,18 @@ def test_models_of_single_clients_have_their_names(tmp_path: Path) -> None:
         run, assign=np.tile(np.arange(4)[::-1], (len(run.rounds), 1)), summary={**run.summary, "settled": None}
     )
     assert [each.cluster_name(k) for k in range(4)] == [f"client-{i}" for i in (3, 2, 1, 0)]
+
+
+def test_models_that_ran_away_are_drawn_like_others(tmp_path: Path) -> None:
+    """The squares of weights of 1e30 are beyond float32; PCA and cosines once were NaN, with warnings."""
+    settings = [*SMALL, "rounds=1", "data.clusters=4", "model.name=mclr", "local.lr=1e30"]
+    clusterfl.run(Config.load(None, settings), out=tmp_path / "far")
+    run = read_run(tmp_path / "far")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figures = {figure.title: figure.drawing for figure in model_figures(run)}
+    assert list(figures) == ["How alike the models are", "Models on a map"]
+    assert not any("nan" in drawing for drawing in figures.values())
 
 
 def test_where_nobody_moves_and_nobody_knows_the_truth_nothing_settles(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from clusterfl.runs.checkpoint import CheckpointError
 from clusterfl.testing.compare import assert_equal
 from clusterfl.testing.small import CLASSES, WIDTH, small_population
 from tests.folders import contents, rounds_of
-from tests.processes import ended, python
+from tests.processes import ended, python, wait_for
 from tests.runs.python_runs import LOCAL, METHOD, Stopping, Watching, module, run
 
 
@@ -91,9 +90,7 @@ DIE_AT_START = (
 
 def killed_after(process: subprocess.Popen[str], mark: Path) -> int:
     """SIGKILL as soon as a file is there; how the process ended."""
-    until = time.monotonic() + 120
-    while not mark.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.001)
+    wait_for(mark, process)
     process.send_signal(signal.SIGKILL)
     return ended(process)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import parquet
@@ -62,3 +64,17 @@ def test_a_sweep_and_again(jobs: str, tmp_path: Path) -> None:
 def test_a_wrong_value_is_refused_before_anything_runs(tmp_path: Path) -> None:
     done = call("sweep", *SMALL, "--grid", "local.lr=0.1,-1", "--out", str(tmp_path / "s"))
     assert done.exit_code == 2 and "local.lr=-1" in done.stderr and not (tmp_path / "s" / "runs").exists()
+
+
+def test_where_no_processes_can_be_had_runs_go_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their locks need room in /dev/shm; without it, this was a traceback."""
+
+    def full(*arguments: Any, **more: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("clusterfl.runs.jobs.ProcessPoolExecutor", full)
+    done = call("sweep", *SMALL, "--grid", "local.lr=0.001,0.1", "--jobs", "2", "--out", str(tmp_path / "s"))
+    assert done.exit_code == 0 and len(json.loads((tmp_path / "s" / "sweep.json").read_text())["points"]) == 2
+    assert "No space left on device (/dev/shm has" in done.stderr and "one goes after the other" in done.stderr
