@@ -37,6 +37,7 @@ class Federation:
     run: str = "run"  # the run's folder, beside this file
     revoked: tuple[str, ...] = ()  # nodes whose keys are refused
     classes: tuple[str, ...] = ()  # all that there are; unset: those that nodes name at the start
+    categories: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the same of tables' columns of words
     terms: Terms = field(default_factory=Terms)
 
     @staticmethod

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +170,14 @@ def gate(tried: list[Receipt], margin: float) -> tuple[bool, str]:
     both = [r for r in tried if r.serving >= 0 and r.samples]
     if not both:
         new = mean_score(tried)
+        if new is not None and not isfinite(new):
+            return False, "refused: its score is not finite"
         return True, "published, the first version; " + ("not measured" if new is None else f"score {new:.3f}")
     samples = sum(r.samples for r in both)
     better, old = sum(r.score for r in both) / samples, sum(r.score_now for r in both) / samples
-    if better < old - margin:
+    if not isfinite(better):
+        return False, "refused: its score is not finite"
+    if better < old - margin:  # where the current one's is not finite, anything is better
         return False, f"refused: score {better:.3f} is below {old:.3f} of the current version by more than {margin:g}"
     return True, f"published; score {better:.3f}, the version before had {old:.3f}"
 

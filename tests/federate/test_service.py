@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,10 @@ def test_the_gate() -> None:
     assert gate([Receipt(0, 10, 5, 1, 6)], 0.0)[0] is False
     assert gate([Receipt(0, 10, 5, 1, 6)], 0.1)[0]
     assert gate([Receipt(0, 10, 5, 1, 6), Receipt(0, 10, 9, 1, 7)], 0.0)[0]  # better on all nodes together
+
+
+@pytest.mark.parametrize("serving", [-1, 1])
+def test_the_gate_is_shut_for_what_is_not_finite(serving: int) -> None:
+    """A diverged model of numbers: NaN is not worse than anything."""
+    assert gate([Receipt(0, 10, math.nan, serving, -3.0)], 0.1) == (False, "refused: its score is not finite")
+    assert gate([Receipt(0, 10, -3.0, serving, math.nan)], 0.1)[0]
