@@ -3,9 +3,12 @@ behind a virtual cable. Models go into service and back, nodes come, go and come
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -40,22 +43,32 @@ def ip(*arguments: str) -> None:
 def inside() -> Iterator[list[str]]:
     """The command that runs another in a network namespace whose one cable leads to HERE; none where it cannot be."""
     name, here, there = f"cfl{os.getpid()}", f"ch{os.getpid()}", f"ct{os.getpid()}"
+    within = ["ip", "netns", "exec", name]
     try:
-        ip("netns", "add", name)
-    except (OSError, subprocess.CalledProcessError):
-        warnings.warn("no network namespaces here (iproute2, root): both nodes are on loopback", stacklevel=1)
-        yield []
-        return
-    try:
-        ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        ip("addr", "add", f"{HERE}/30", "dev", here)
-        ip("link", "set", here, "up")
-        ip("-n", name, "addr", "add", f"{THERE}/30", "dev", there)
-        ip("-n", name, "link", "set", there, "up")
-        ip("-n", name, "link", "set", "lo", "up")
-        yield ["ip", "netns", "exec", name]
+        try:
+            ip("netns", "add", name)
+            ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
+            ip("addr", "add", f"{HERE}/30", "dev", here)
+            ip("link", "set", here, "up")
+            ip("-n", name, "addr", "add", f"{THERE}/30", "dev", there)
+            ip("-n", name, "link", "set", there, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+            calls_home(within)
+        except (OSError, subprocess.SubprocessError) as e:
+            why = f"{e} {(getattr(e, 'stderr', None) or b'').decode().strip()}"
+            warnings.warn(f"no network namespaces here, both nodes are on loopback: {why}", stacklevel=1)
+            within = []
+        yield within
     finally:
-        ip("netns", "del", name)
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            ip("netns", "del", name)  # takes the cable along
+
+
+def calls_home(within: list[str]) -> None:
+    """Raises where a process in the namespace cannot reach this one: some machines forbid it."""
+    with socket.create_server((HERE, 0)) as server:
+        call = f"import socket; socket.create_connection(({HERE!r}, {server.getsockname()[1]}), 30)"
+        subprocess.run([*within, sys.executable, "-c", call], check=True, capture_output=True, timeout=60)
 
 
 def test_nodes_and_models_come_and_go(inside: list[str], tmp_path: Path) -> None:
