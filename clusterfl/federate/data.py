@@ -17,6 +17,7 @@ from clusterfl.data.formats import npz_names, read_npz
 from clusterfl.data.labels import code_labels, finite_numbers
 from clusterfl.data.population import Population
 from clusterfl.data.source import channels_first, to_float
+from clusterfl.data.user_data import read_samples
 from clusterfl.engines.flower.messages import Reading
 from clusterfl.engines.flower.node import OwnData
 from clusterfl.errors import ConfigError, DataError, suggestion
@@ -166,6 +167,16 @@ def _own_rows(path: Path, name: str, client: str) -> tuple[Path, user_tables.Col
     if not mine.any():
         raise DataError(f"{path}: its column {client!r} should name {name!r} in some rows")
     return Path(f"{path}, rows of {name!r}"), {n: column.filter(mine) for n, column in columns.items()}
+
+
+def public_samples(path: Path, like: Population, normalize: str) -> torch.Tensor:
+    """The server's own samples: x of an .npz file, or a table with the columns that nodes have agreed on."""
+    if not path.is_file():
+        raise DataError(f"public={str(path)!r} should be a file on the server")
+    x = _samples(read_samples(path, like.feature_names, like.categories), normalize)
+    if tuple(x.shape[1:]) != like.input_shape:
+        raise DataError(f"{path}: samples of shape {list(x.shape[1:])} should be like the nodes', {like.input_shape}")
+    return x
 
 
 def _called(spec: str, name: str) -> dict[str, Any]:

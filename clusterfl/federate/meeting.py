@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -145,6 +145,8 @@ def check_shapes(introductions: Mapping[str, Introduction]) -> None:
 @dataclass(frozen=True)
 class Nodes(Population):
     """Clients whose data nobody here has seen; they are the same run's as long as names and classes are the same."""
+
+    elsewhere: ClassVar[bool] = True
 
     @cached_property
     def digest(self) -> str:

@@ -10,6 +10,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
 from clusterfl.data.population import Population
@@ -18,7 +20,7 @@ from clusterfl.engines.flower.engine import Exchange, Flower, Post, Seen
 from clusterfl.engines.flower.messages import Introduction, Place, Problem, Reading
 from clusterfl.errors import ClientError, ClusterflError, ConfigError
 from clusterfl.federate import service
-from clusterfl.federate.data import class_names
+from clusterfl.federate.data import class_names, public_samples
 from clusterfl.federate.folder import FOLDER, SINCE, Federation
 from clusterfl.federate.meeting import agreed_classes, agreed_reading, check_shapes, meet, stand_in
 from clusterfl.federate.processes import began
@@ -88,6 +90,9 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
         reading = agreed_reading(federation, introductions, reading, settled(reading, known))
         check_shapes(introductions)
         population = stand_in(names, introductions, classes, reading)
+        if federation.public:
+            x = public_samples(federation.folder / federation.public, population, reading.normalize)
+            population = replace(population, indicators=(x, torch.zeros(len(x), dtype=torch.int64)))
     facts = {
         "run": known.get("run") or f"run{attempt}",
         "classes": list(classes),
