@@ -146,7 +146,7 @@ def problem_of(config: Config, facts: Mapping[str, Any]) -> Problem:
 
 
 def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[str, Any]) -> list[str]:
-    """Publishes, rolls back or admits; what was done, in words."""
+    """Publishes, rolls back, hands out or admits; what was done, in words."""
     config, known = Config.load(federation.config), read_nodes(federation.run_folder)
     if not known:
         raise ConfigError(f"{federation.run_folder} should hold a run of this federation; train one first")
@@ -161,6 +161,8 @@ def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[s
         return service.publish(desk, snapshot, float(settings["margin"]))
     if settings["task"] == "rollback":
         return service.rollback(desk, snapshot, int(settings["cluster"]))
+    if settings["task"] == "deliver":
+        return service.deliver(desk, snapshot)
     name = str(settings["node"])
     said = meet((name,), exchange, asking, {})
     agreed_classes(replace(federation, classes=problem.classes), said, ())

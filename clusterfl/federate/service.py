@@ -202,6 +202,23 @@ def rollback(desk: Desk, snapshot: Snapshot, cluster: int) -> list[str]:
     return [f"cluster {cluster}: back to version {version}, of round {round}", *missed]
 
 
+def deliver(desk: Desk, snapshot: Snapshot) -> list[str]:
+    """Hands every node the version that is current in its cluster: some were away when it became so."""
+    versions = Versions.read(desk.federation)
+    served = served_by(desk, snapshot)
+    homes = {n: k for n, k in homes_of(desk, served, versions).items() if k in versions.current}
+    if not homes:
+        raise ConfigError("there should be a version in service to hand out; publish one first")
+    models = {k: (versions.current[k], *versions.model(k, versions.current[k])) for k in set(homes.values())}
+    got = desk.deliver(homes, models, served, trial=False)
+    return [
+        f"node {name}: serves version {versions.current[k]} of cluster {k}"
+        if name in got
+        else f"node {name}: not reached; it serves its last good version"
+        for name, k in homes.items()
+    ]
+
+
 def admit(desk: Desk, engine: BaseEngine, snapshot: Snapshot, name: str) -> list[str]:
     """Gives a new node its cluster, by the method's own rule, and the version that is current there."""
     federation, versions = desk.federation, Versions.read(desk.federation)

@@ -47,7 +47,7 @@ def run(federation: Federation, *, resume: bool = False, force: bool = False, to
 
 
 def attend(federation: Federation, task: str, **settings: str | float | int) -> list[str]:
-    """Publishes, rolls back or admits on the nodes that are connected; what was done, in words."""
+    """Publishes, rolls back, hands out or admits on the nodes that are connected; what was done, in words."""
     with server_up(federation) as server:
         follow(federation, server, None, task=task, **settings)
         return list(state_of(federation)["said"])
