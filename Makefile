@@ -32,7 +32,7 @@ test: $(READY)
 
 # federations of real processes on this machine: methods on four nodes, deaths, nodes and models that come and go
 test-flower: $(READY)
-	$(BIN)/python -m pytest -m slow tests/flower tests/test_examples.py
+	$(BIN)/python -m pytest -m slow --durations=0 --durations-min=5 tests/flower
 
 # every row of docs/faults.md in full: 36 minutes on two idle cores with 24 methods and the rows of then
 faults: $(READY)

@@ -68,9 +68,10 @@ def absolute(reference: str) -> str:
 
 
 @contextmanager
-def only(references: Sequence[str]) -> Iterator[None]:
-    """Where names come from somebody else: nothing but these, each from where it lies here, can be loaded within."""
-    token = _ALLOWED.set(tuple(references))
+def only(references: Sequence[str] | None) -> Iterator[None]:
+    """Where names come from somebody else: nothing but these, each from where it lies here, can be loaded within.
+    None: a name that this machine's own operator gave, anything."""
+    token = _ALLOWED.set(None if references is None else tuple(references))
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ from clusterfl.methods import METHODS
 from clusterfl.methods.presets import PAPER
 from clusterfl.runs import coverage
 from clusterfl.runs.costs import figures, formulae
-from clusterfl.runs.method_pages import generated
+from clusterfl.runs.method_pages import generated, server_sees
 from tests.commands.calls import call
 from tests.hospitals import NAMES, hospital_table
 
@@ -203,6 +203,11 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{page}: {target}"
+
+
+def test_what_the_server_sees_is_what_the_declarations_say() -> None:
+    text = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+    assert server_sees() in text, f"docs/deployment.md should have this table:\n{server_sees()}"
 
 
 def test_the_table_of_what_epsilon_covers_is_that_of_the_declarations() -> None:

@@ -9,21 +9,13 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-SHORT = {"deployment": ["--simulate"]}  # `make test-flower` runs the whole
+SHORT = {"deployment": ["--simulate"]}  # tests/federate/test_local.py runs the whole
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_it_runs(script: Path, tmp_path: Path) -> None:
     assert script.name in (script.read_text(encoding="utf-8").split('"""')[1])  # says how it is started
     printed(script, tmp_path, *SHORT.get(script.stem, []))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_deployment_on_real_nodes(tmp_path: Path) -> None:
-    script = next(path for path in EXAMPLES if path.stem == "deployment")
-    assert "on 2 nodes: accuracy" in printed(script, tmp_path)
-    assert (tmp_path / "runs" / "example-nodes" / "report.html").exists()
 
 
 def printed(script: Path, folder: Path, *arguments: str) -> str:

@@ -168,7 +168,7 @@ def node(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder, as it was handed out.")],
     name: Annotated[str, typer.Option("--name", help="The node's registered name.")],
     server: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="Where the server is.")],
-    data: Annotated[str, typer.Option("--data", help="A .npz, .csv or .parquet file, or module:function.")],
+    data: Annotated[str, typer.Option("--data", help="A .npz, .csv or .parquet file, a folder, or mine.py:function.")],
     config: Annotated[Path | None, typer.Option("--config", help="With --data list: the config.")] = None,
     index: Annotated[int, typer.Option("--index", help="With --data list: which of its clients.")] = 0,
     least: Annotated[int, typer.Option("--least", help="With fewer training samples the node declines.")] = 2,
@@ -185,8 +185,8 @@ def node(
     if insecure and not loopback(server.rpartition(":")[0].strip("[]")):
         raise ConfigError(f"--insecure should be used on loopback only, not with server={server!r}")
     home = folder.resolve()
-    given = str(Path(data).resolve()) if Path(data).suffix in (".npz", ".csv", ".parquet") else data
-    settings: dict[str, str | int] = {"name": name, "home": str(home), "data": given, "least": least, "index": index}
+    settings: dict[str, str | int] = {"name": name, "home": str(home), "least": least, "index": index}
+    settings["data"] = _from_anywhere(data)
     if config is not None:
         settings["config"] = str(config.resolve())
     if code:
@@ -222,6 +222,16 @@ def read_federation(folder: Path) -> Federation:
 
     inner = folder / "federation"
     return Federation.read(inner if (inner / FILE).exists() else folder)
+
+
+def _from_anywhere(data: str) -> str:
+    """What --data names, also from another folder than this one."""
+    from clusterfl.outside import absolute, is_outside
+
+    if is_outside(data):
+        return absolute(data)
+    path = Path(data).expanduser()
+    return str(path.resolve()) if path.suffix in (".npz", ".csv", ".parquet") or path.is_dir() else data
 
 
 def _terms(timeout: float | None, least: int | None, nodes: int) -> Any:

@@ -35,6 +35,13 @@ def rollback(
 
 
 @federate.command()
+def deliver(folder: Folder, verbose: Verbose = 0) -> None:
+    """Hand every node the version that is current in its cluster; some may have been away when it was published."""
+    set_logging(verbose)
+    _attend(folder, "deliver")
+
+
+@federate.command()
 def admit(
     folder: Folder,
     node: Annotated[str, typer.Option("--node", metavar="NAME", help="The newcomer, which is connected.")],

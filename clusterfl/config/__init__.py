@@ -9,6 +9,7 @@ from clusterfl.lazy import lazy
 __all__ = ["GIVEN", "CheckpointConfig", "Config", "ModelConfig"]
 
 if TYPE_CHECKING:
-    from clusterfl.config.schema import GIVEN, CheckpointConfig, Config, ModelConfig
+    from clusterfl.config.schema import CheckpointConfig, Config, ModelConfig
+    from clusterfl.data.config import GIVEN
 
 __getattr__ = lazy(__name__, dict.fromkeys(__all__, "schema"))  # errors and TOML files can be read without PyTorch

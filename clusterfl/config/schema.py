@@ -31,7 +31,7 @@ from clusterfl.config.presets import DEFAULT, below_preset, local_of_preset
 from clusterfl.config.suited import suited
 from clusterfl.config.tables import Table, as_table
 from clusterfl.config.task import TaskConfig
-from clusterfl.data.config import DataConfig
+from clusterfl.data.config import GIVEN, DataConfig
 from clusterfl.data.population import Population
 from clusterfl.data.registry import is_own
 from clusterfl.data.scenario import build
@@ -46,8 +46,6 @@ from clusterfl.models import MODELS, find_model
 from clusterfl.outside import reference_of
 from clusterfl.parts.local import SGD
 from clusterfl.record import check_eval_clients
-
-GIVEN = "given"  # in the config of a run from Python: its data, or its model, is not in the config
 
 
 @dataclass(frozen=True)

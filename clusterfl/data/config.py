@@ -20,6 +20,7 @@ CLIENTS = 24  # unless the data is a user's own
 UNSET: Any = None  # a field's default that depends on the others
 MOST = 10_000_000  # clients, and samples of a client: more would fill the machine before anything is said
 MOST_ROWS = 1_000_000_000
+GIVEN = "given"  # a run whose data, or whose model, is not in its config: it came from Python, or nodes have it
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class DataConfig:
         if is_synthetic(self.source) and split == "clusters":
             raise ConfigError(f"split='clusters' should be 'natural' or 'dirichlet' with source={self.source!r}")
         for name in ("client_column", "label_column", "feature_columns", "categorical"):
-            if getattr(self, name) is not None and not self.source.startswith("table:"):
+            if getattr(self, name) is not None and not (self.source.startswith("table:") or self.source == GIVEN):
                 raise ConfigError(f"{name}={getattr(self, name)!r} should be unset unless source is table:PATH")
         if sources > 1 and split != "clusters":
             raise ConfigError(f"split={self.split!r} should be 'clusters' with joined sources, each one a cluster")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ class Population:
     feature_names: tuple[str, ...] | None = None  # columns of a table
     categories: Mapping[str, tuple[str, ...]] | None = None  # the words that columns of words may hold
     pixels: tuple[float, str] | None = None  # the white level of bytes and how they were scaled; None: as they came
+    elsewhere: ClassVar[bool] = False  # whether only names and sizes are here, and the data on nodes of its own
 
     def __post_init__(self) -> None:
         if len(self.train) != len(self.test):

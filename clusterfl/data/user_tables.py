@@ -117,19 +117,25 @@ def coded_features(
     if not names:
         raise DataError(f"{path}: there should be feature columns beside client, label and split")
     parts: list[Array] = []
-    made: list[str] = []
     categories: Categories = {}
     for name in names:
         column = wanted(path, columns, name, "data.feature_columns")
         if name not in words:
-            parts, made = [*parts, _numbers(path, name, column)[:, None]], [*made, name]
+            parts.append(_numbers(path, name, column)[:, None])
             continue
         hot, categories[name] = _one_hot(path, name, column, words[name])
-        parts, made = [*parts, hot], [*made, *(f"{name}={word}" for word in categories[name])]
+        parts.append(hot)
+    made = feature_names(names, categories)
     twice = next((name for name in made if made.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{path}: the feature {twice!r} should be there once: rename the column of that name")
-    return np.concatenate(parts, axis=1), tuple(made), categories
+    return np.concatenate(parts, axis=1), made, categories
+
+
+def feature_names(columns: Sequence[str], categories: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The features that columns become: one each, and of a column of words one for each word."""
+    parts = [[f"{name}={word}" for word in categories[name]] if name in categories else [name] for name in columns]
+    return tuple(feature for part in parts for feature in part)
 
 
 def columns_behind(features: Sequence[str], categories: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

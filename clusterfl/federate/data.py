@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ from clusterfl.data.formats import npz_names, read_npz
 from clusterfl.data.labels import code_labels, finite_numbers
 from clusterfl.data.population import Population
 from clusterfl.data.source import channels_first, to_float
+from clusterfl.data.user_data import read_samples
 from clusterfl.engines.flower.messages import Reading
 from clusterfl.engines.flower.node import OwnData
-from clusterfl.errors import DataError
+from clusterfl.errors import ConfigError, DataError, suggestion
+from clusterfl.outside import is_outside, load_function, only
 
 TABLES = (".csv", ".parquet")
 
@@ -29,8 +30,9 @@ TABLES = (".csv", ".parquet")
 class Where:
     """Where a node's data is, as its start script says.
 
-    ``data``: a ``.npz``, ``.csv`` or ``.parquet`` file, ``module:function``, or ``list`` for client number ``index``
-    of the config's own population (a demonstration).
+    ``data``: a ``.npz``, ``.csv`` or ``.parquet`` file, a folder that has the node's own ``NAME.npz``,
+    ``mine.py:function`` or ``module:function``, or ``list`` for client number ``index`` of the config's own population
+    (a demonstration).
     """
 
     name: str
@@ -38,29 +40,33 @@ class Where:
     config: str = ""
     index: int = 0
 
+    @property
+    def path(self) -> Path:
+        """The file that is read."""
+        given = Path(self.config if self.data == "list" else self.data).expanduser()
+        return given / f"{self.name}.npz" if given.is_dir() else given
+
 
 def load(where: Where, reading: Reading) -> OwnData:
     """The node's samples, its own test part held out if they come without one; a file is read again when it changes."""
-    path = Path(where.config if where.data == "list" else where.data)
-    return _load(where, reading, path.stat().st_mtime_ns if path.is_file() else 0)
+    return _load(where, reading, where.path.stat().st_mtime_ns if where.path.is_file() else 0)
 
 
 @lru_cache(maxsize=1)
 def _load(where: Where, reading: Reading, changed: int) -> OwnData:
     if where.data == "list":
         return _of_config(Path(where.config), where.index)
-    path = Path(where.data).expanduser()
+    path = where.path
     if path.suffix == ".npz":
-        parts = _npz(path)
-    elif path.suffix in TABLES:
-        parts = _table(path, where.name)
-    elif ":" in where.data:
-        parts = _called(where.data)
-    else:
-        raise DataError(
-            f"data={where.data!r} should be a .npz, .csv or .parquet file, module:function, or 'list' for a demo"
-        )
-    return own_data(where.name, where.data, parts, reading)
+        return own_data(where.name, str(path), _npz(path), reading)
+    if path.suffix in TABLES:
+        parts, columns, words = _table(path, where.name, reading)
+        return replace(own_data(where.name, str(path), parts, reading), columns=columns, words=words)
+    if is_outside(where.data):
+        return own_data(where.name, where.data, _called(where.data, where.name), reading)
+    raise DataError(
+        f"data={where.data!r} should be a .npz, .csv or .parquet file, a folder, mine.py:function, or 'list' for a demo"
+    )
 
 
 def own_data(name: str, where: str, parts: dict[str, Any], reading: Reading) -> OwnData:
@@ -125,37 +131,71 @@ def _npz(path: Path) -> dict[str, Any]:
     return dict(zip(names, read_npz(path, *names), strict=True))
 
 
-def _table(path: Path, name: str) -> dict[str, Any]:
-    """Columns ``label`` and optionally ``split``; of a ``client`` column only the node's own rows; others: features."""
+def _table(
+    path: Path, name: str, reading: Reading
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The node's own rows of a table, its columns of features, and the words of those that hold words."""
     if not path.is_file():
         raise DataError(f"data={str(path)!r} should be a file on the node")
-    columns = user_tables.read_columns(path)
-    column = user_tables.wanted(path, columns, "label", "the file")
-    user_tables.complete(path, "label", column)
+    path, columns = _own_rows(path, name, reading.client)
+    column = user_tables.wanted(path, columns, reading.label, "data.label_column")
+    user_tables.complete(path, reading.label, column)
     y = column.to_numpy()
     if y.dtype.kind not in "biuf":
-        y = user_tables.texts(path, "label", column)
-    mine = np.ones(len(y), dtype=bool)
-    if "client" in columns:
-        mine = user_tables.texts(path, "client", columns["client"]) == name
-        if not mine.any():
-            raise DataError(f"{path}: its column 'client' should name {name!r} in some rows")
-    features = user_tables.other_columns(path, columns, "client", "label")
-    x, y = user_tables.features(path, columns, features)[mine], y[mine]
-    if "split" not in columns:
-        return {"x": x, "y": y}
-    test = user_tables.test_rows(path, columns, len(mine))[mine]
-    return {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}
+        y = user_tables.texts(path, reading.label, column)
+    names = reading.features or user_tables.other_columns(path, columns, reading.client, reading.label)
+    for given in reading.categorical:
+        if given not in names:
+            raise DataError(f"{path}: categorical={given!r} should be a feature column{suggestion(given, names)}")
+    agreed = reading.words or [None] * len(reading.categorical)
+    words = dict(zip(reading.categorical, agreed, strict=True))
+    x, _, found = user_tables.coded_features(path, columns, names, words)
+    about = names, tuple(found[given] for given in reading.categorical)
+    if "split" not in columns or "split" in names:
+        return {"x": x, "y": y}, *about
+    test = user_tables.test_rows(path, columns, len(y))
+    return {"x_train": x[~test], "y_train": y[~test], "x_test": x[test], "y_test": y[test]}, *about
 
 
-def _called(spec: str) -> dict[str, Any]:
-    """What the user's function returns: (x, y), or (x_train, y_train, x_test, y_test)."""
-    module, _, name = spec.partition(":")
+def _own_rows(path: Path, name: str, client: str) -> tuple[Path, user_tables.Columns]:
+    """A table's columns; where one says whose a row is, of the node's own rows alone. The path is for errors, which
+    count rows."""
+    columns = user_tables.read_columns(path, client)
+    if client not in columns:
+        return path, columns
+    mine = user_tables.texts(path, client, columns[client]) == name
+    if not mine.any():
+        raise DataError(f"{path}: its column {client!r} should name {name!r} in some rows")
+    return Path(f"{path}, rows of {name!r}"), {n: column.filter(mine) for n, column in columns.items()}
+
+
+def public_samples(path: Path, like: Population, normalize: str) -> torch.Tensor:
+    """The server's own samples: x of an .npz file, or a table with the columns that nodes have agreed on."""
+    if not path.is_file():
+        raise DataError(f"public={str(path)!r} should be a file on the server")
+    x = _samples(read_samples(path, like.feature_names, like.categories), normalize)
+    if tuple(x.shape[1:]) != like.input_shape:
+        raise DataError(f"{path}: samples of shape {list(x.shape[1:])} should be like the nodes', {like.input_shape}")
+    return x
+
+
+def _called(spec: str, name: str) -> dict[str, Any]:
+    """What the user's function returns: (x, y), or (x_train, y_train, x_test, y_test); of a dict of clients, which a
+    simulation takes too, the node's own."""
     try:
-        function: Callable[[], Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as e:
+        with only(None):  # the node's own operator named it
+            function = load_function(spec, "that returns the node's data")
+    except ConfigError as e:
         raise DataError(f"data={spec!r} should name a function that the node can import, but: {e}") from e
-    found = tuple(function())
+    try:
+        found = function()
+    except Exception as e:
+        raise DataError(f"data={spec!r} should be callable without arguments, but {type(e).__name__}: {e}") from e
+    if isinstance(found, Mapping):
+        if name not in found:
+            raise DataError(f"data={spec!r} should have {name!r} among its clients: {', '.join(map(str, found))}")
+        found = found[name]
+    found = tuple(found)
     if len(found) not in (2, 4):
         raise DataError(f"data={spec!r} should return (x, y) or (x_train, y_train, x_test, y_test)")
     names = ("x", "y") if len(found) == 2 else ("x_train", "y_train", "x_test", "y_test")

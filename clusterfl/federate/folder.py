@@ -37,6 +37,8 @@ class Federation:
     run: str = "run"  # the run's folder, beside this file
     revoked: tuple[str, ...] = ()  # nodes whose keys are refused
     classes: tuple[str, ...] = ()  # all that there are; unset: those that nodes name at the start
+    categories: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the same of tables' columns of words
+    public: str = ""  # a file beside this one, of samples that are nobody's secret, for methods that need them
     terms: Terms = field(default_factory=Terms)
 
     @staticmethod

@@ -14,6 +14,9 @@ from clusterfl.federate.roster import add_node, write_script
 from clusterfl.outside import is_outside
 from clusterfl.runs.files import write_whole
 
+# what of [data] counts where nodes bring their own
+READ_BY = ("normalize", "test_fraction", "client_column", "label_column", "feature_columns", "categorical")
+
 SERVER = """#!/bin/sh
 # Starts the server, trains and shows how it goes; --resume goes on from the last checkpoint.
 cd "$(dirname "$0")" && exec clusterfl federate run . "$@"
@@ -93,8 +96,8 @@ def for_nodes(config: Config, federation: Federation) -> Config:
     if federation.demo:
         table["data"] = {**table["data"], "clients": n, "unseen": 0}
     else:
-        kept = {"normalize": config.data.normalize, "test_fraction": config.data.test_fraction}
-        own = DataConfig(source=GIVEN, split="natural", shift="none", test="own", clusters=1, clients=n, **kept)  # type: ignore[arg-type]
+        kept = {name: getattr(config.data, name) for name in READ_BY}
+        own = DataConfig(source=GIVEN, split="natural", shift="none", test="own", clusters=1, clients=n, **kept)
         table["data"] = {f.name: getattr(own, f.name) for f in fields(own) if getattr(own, f.name) is not None}
     made = Config.parse(table)
     engine = EngineConfig(name="flower", guard=config.engine.guard, clip_updates=config.engine.clip_updates)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from clusterfl.errors import ClusterflError
 from clusterfl.federate import resident
 from clusterfl.federate.folder import FOLDER, SINCE, Federation, loopback
 from clusterfl.runs.files import write_whole
+
+LOWEST, EPHEMERAL = 10_000, 32_768  # servers of one's own; where outgoing connections begin, unless Linux says
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,17 @@ def began(pid: int) -> int | None:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port that nobody listens on, below those that outgoing connections get: one of them, even a node's that looks
+    for a server which has just died, would hold it when the server comes."""
+    try:
+        above = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        above = EPHEMERAL
+    for port in random.SystemRandom().sample(range(LOWEST, max(above, LOWEST + 1000)), 100):
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
+    raise ClusterflError("a port should be free on 127.0.0.1, but none was found")
 
 
 def environment(federation_home: Path) -> dict[str, str]:

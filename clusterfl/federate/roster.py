@@ -14,7 +14,7 @@ from clusterfl.federate.folder import Federation, check_name
 from clusterfl.runs.files import write_whole
 
 NODE = """#!/bin/sh
-# Starts this node: ./start.sh --data my-data.npz (or .csv, .parquet, module:function)
+# Starts this node: ./start.sh --data my-data.npz (or .csv, .parquet, a folder, mine.py:function)
 cd "$(dirname "$0")" && exec clusterfl federate node . {arguments} "$@"
 """
 

@@ -10,6 +10,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
 from clusterfl.data.population import Population
@@ -18,9 +20,9 @@ from clusterfl.engines.flower.engine import Exchange, Flower, Post, Seen
 from clusterfl.engines.flower.messages import Introduction, Place, Problem, Reading
 from clusterfl.errors import ClientError, ClusterflError, ConfigError
 from clusterfl.federate import service
-from clusterfl.federate.data import class_names
+from clusterfl.federate.data import class_names, public_samples
 from clusterfl.federate.folder import FOLDER, SINCE, Federation
-from clusterfl.federate.meeting import agreed_classes, meet, stand_in
+from clusterfl.federate.meeting import agreed_classes, agreed_reading, check_shapes, meet, stand_in
 from clusterfl.federate.processes import began
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.run import carry_out
@@ -85,12 +87,19 @@ def train(federation: Federation, post: Post, attempt: str, *, resume: bool = Fa
     else:
         introductions = meet(names, exchange, reading, known, federation.revoked)
         classes = agreed_classes(federation, introductions, tuple(known.get("classes", ())))
-        population = stand_in(names, introductions, classes)
+        reading = agreed_reading(federation, introductions, reading, settled(reading, known))
+        check_shapes(introductions)
+        population = stand_in(names, introductions, classes, reading)
+        if federation.public:
+            x = public_samples(federation.folder / federation.public, population, reading.normalize)
+            population = replace(population, indicators=(x, torch.zeros(len(x), dtype=torch.int64)))
     facts = {
         "run": known.get("run") or f"run{attempt}",
         "classes": list(classes),
         "input_shape": list(population.input_shape),
         "outputs": population.outputs,
+        "columns": list(reading.features or ()),
+        "words": [list(words) for words in reading.words],
         "introductions": {n: asdict(i) for n, i in introductions.items()},
     }
     problem = problem_of(config, facts)
@@ -114,7 +123,15 @@ def demo_population(config: Config, names: tuple[str, ...]) -> Population:
 
 
 def reading_of(config: Config) -> Reading:
-    return Reading(config.data.normalize, config.data.test_fraction, config.task.regression)
+    data = config.data
+    names = data.client_column or "client", data.label_column or "label", data.feature_columns, data.categorical or ()
+    return Reading(data.normalize, data.test_fraction, config.task.regression, *names)
+
+
+def settled(reading: Reading, known: Mapping[str, Any]) -> Reading:
+    """The same with what a run that has begun has agreed on."""
+    columns, words = tuple(known.get("columns", ())), tuple(tuple(w) for w in known.get("words", ()))
+    return replace(reading, features=columns or reading.features, words=words)
 
 
 def problem_of(config: Config, facts: Mapping[str, Any]) -> Problem:
@@ -129,26 +146,30 @@ def problem_of(config: Config, facts: Mapping[str, Any]) -> Problem:
 
 
 def attend(federation: Federation, post: Post, attempt: str, settings: Mapping[str, Any]) -> list[str]:
-    """Publishes, rolls back or admits; what was done, in words."""
+    """Publishes, rolls back, hands out or admits; what was done, in words."""
     config, known = Config.load(federation.config), read_nodes(federation.run_folder)
     if not known:
         raise ConfigError(f"{federation.run_folder} should hold a run of this federation; train one first")
     asked = int(settings["round"])
     snapshot = service.snapshot_of(federation.run_folder, None if asked < 0 else asked)
     exchange = Exchange(post, federation.terms, seen_of(known))
-    reading, problem = reading_of(config), problem_of(config, known)
+    asking, problem = reading_of(config), problem_of(config, known)
+    reading = settled(asking, known)
     place = Place(known["run"], known["attempts"], snapshot.round, -1)
     desk = service.Desk(federation, config, exchange, problem, reading, place)
     if settings["task"] == "publish":
         return service.publish(desk, snapshot, float(settings["margin"]))
     if settings["task"] == "rollback":
         return service.rollback(desk, snapshot, int(settings["cluster"]))
+    if settings["task"] == "deliver":
+        return service.deliver(desk, snapshot)
     name = str(settings["node"])
-    said = meet((name,), exchange, reading, {})
+    said = meet((name,), exchange, asking, {})
     agreed_classes(replace(federation, classes=problem.classes), said, ())
-    if name not in said or said[name].declined:
+    agreed_reading(federation, said, asking, reading)
+    if said[name].declined:
         raise ClusterflError(f"node {name!r} cannot be admitted: {said[name].declined}")
-    everybody = stand_in(federation.nodes, said, problem.classes)
+    everybody = stand_in(federation.nodes, said, problem.classes, reading)
 
     def far(task: Task, population: Population) -> BaseEngine:
         return Flower(task, population, exchange, federation.nodes, problem, reading, place)

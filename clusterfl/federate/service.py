@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +170,14 @@ def gate(tried: list[Receipt], margin: float) -> tuple[bool, str]:
     both = [r for r in tried if r.serving >= 0 and r.samples]
     if not both:
         new = mean_score(tried)
+        if new is not None and not isfinite(new):
+            return False, "refused: its score is not finite"
         return True, "published, the first version; " + ("not measured" if new is None else f"score {new:.3f}")
     samples = sum(r.samples for r in both)
     better, old = sum(r.score for r in both) / samples, sum(r.score_now for r in both) / samples
-    if better < old - margin:
+    if not isfinite(better):
+        return False, "refused: its score is not finite"
+    if better < old - margin:  # where the current one's is not finite, anything is better
         return False, f"refused: score {better:.3f} is below {old:.3f} of the current version by more than {margin:g}"
     return True, f"published; score {better:.3f}, the version before had {old:.3f}"
 
@@ -195,6 +200,23 @@ def rollback(desk: Desk, snapshot: Snapshot, cluster: int) -> list[str]:
     got = desk.deliver(homes, {cluster: (version, round, theta)}, served, trial=False) if homes else {}
     missed = [f"node {name}: not reached; it serves its last good version" for name in homes if name not in got]
     return [f"cluster {cluster}: back to version {version}, of round {round}", *missed]
+
+
+def deliver(desk: Desk, snapshot: Snapshot) -> list[str]:
+    """Hands every node the version that is current in its cluster: some were away when it became so."""
+    versions = Versions.read(desk.federation)
+    served = served_by(desk, snapshot)
+    homes = {n: k for n, k in homes_of(desk, served, versions).items() if k in versions.current}
+    if not homes:
+        raise ConfigError("there should be a version in service to hand out; publish one first")
+    models = {k: (versions.current[k], *versions.model(k, versions.current[k])) for k in set(homes.values())}
+    got = desk.deliver(homes, models, served, trial=False)
+    return [
+        f"node {name}: serves version {versions.current[k]} of cluster {k}"
+        if name in got
+        else f"node {name}: not reached; it serves its last good version"
+        for name, k in homes.items()
+    ]
 
 
 def admit(desk: Desk, engine: BaseEngine, snapshot: Snapshot, name: str) -> list[str]:

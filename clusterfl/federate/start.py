@@ -47,7 +47,7 @@ def run(federation: Federation, *, resume: bool = False, force: bool = False, to
 
 
 def attend(federation: Federation, task: str, **settings: str | float | int) -> list[str]:
-    """Publishes, rolls back or admits on the nodes that are connected; what was done, in words."""
+    """Publishes, rolls back, hands out or admits on the nodes that are connected; what was done, in words."""
     with server_up(federation) as server:
         follow(federation, server, None, task=task, **settings)
         return list(state_of(federation)["said"])
@@ -67,10 +67,10 @@ def follow(
         if state.get("state") == "finished":
             _tell(federation, said, before, told)
             return
+        if not server.alive:  # first: the app then fails too, for this reason
+            raise ClusterflError(f"the server has ended within the run; see {federation.run_log}, then resume")
         if state.get("state") == "failed":
             raise ClusterflError(f"the run has failed: {state.get('error')}; see {federation.run_log}")
-        if not server.alive:
-            raise ClusterflError(f"the server has ended within the run; see {federation.run_log}, then resume")
         if state and not app_process(state).alive:
             time.sleep(1.0)  # its last word may be under way
             if state_of(federation).get("state") == "running":

@@ -32,7 +32,8 @@ def indicators_of(task: Task) -> Tensor:
     if task.public is None or not len(task.public):
         raise ValueError(
             "task.public=None should be public samples that tell clusters apart: add "
-            "--set data.indicators=10 (per class), or give your own as task.public"
+            "--set data.indicators=10 (per class), give your own as task.public or, on real nodes, name a file of them "
+            "as public in federation.toml"
         )
     return task.public
 

@@ -69,9 +69,9 @@ def details(config: Config, simulation: Simulation, outcome: Outcome) -> dict[st
 
 
 def label_counts(population: Population) -> Tensor | None:
-    """``[N + U, C]``: training samples of each client by class; None where targets are no classes."""
+    """``[N + U, C]``: training samples of each client by class; None where targets are no classes or not here."""
     shards, classes = population.train, population.classes
-    if shards.y.is_floating_point() or shards.y.dim() != 1 or classes < 1:
+    if population.elsewhere or shards.y.is_floating_point() or shards.y.dim() != 1 or classes < 1:
         return None
     counts = torch.zeros(len(shards), classes, dtype=torch.int64)
     for ids in shards.pieces():

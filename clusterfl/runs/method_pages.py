@@ -31,3 +31,21 @@ def leaves(method: Method[Any]) -> str:
 def generated(name: str) -> list[str]:
     """The parts of docs/methods/NAME.md that have to be in it word by word."""
     return [leaves(METHODS[name]()), sentence(name)]
+
+
+def server_sees() -> str:
+    """What leaves a client and what stays on it, method by method, in Markdown: the table of docs/deployment.md."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, cls in METHODS.items():
+        method = cls()
+        sent: dict[str, None] = {}
+        stays: dict[str, None] = {}
+        for procedure, fields in exchanged(method).items():
+            of, _, what = procedure.partition(".")
+            if what == "personalise" or (of == Describe.__name__ and "start" in method.hyper()):
+                continue  # a model for its own use; statistics for start = "kin" alone
+            for kind in fields.values():
+                (stays if isinstance(kind, Kept) else sent)[str(kind)] = None
+        rows.setdefault(("; ".join(sent) or "nothing", "; ".join(stays)), []).append(f"`{name}`")
+    lines = [f"| {', '.join(names)} | {sent} | {stays} |" for (sent, stays), names in rows.items()]
+    return "\n".join(["| method | leaves the node | stays on it |", "|---|---|---|", *lines])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +45,54 @@ def test_a_table_and_its_own_rows(tmp_path: Path) -> None:
 def test_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine_.py").write_text("def load():\n    return [[0.0], [1.0], [2.0], [3.0]], ['a', 'b', 'a', 'b']\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert load(Where("rome", "mine_:load"), READING).classes == ("a", "b")
+    for right in ("mine_:load", f"{tmp_path / 'mine_.py'}:load"):
+        assert load(Where("rome", right), READING).classes == ("a", "b")
     for wrong in ("mine_:other", "nowhere_:load", "plain"):
         with pytest.raises(DataError, match=f"data='{wrong}' should"):
             load(Where("rome", wrong), READING)
+
+
+def test_of_what_is_everybodys_a_node_takes_its_own_part(tmp_path: Path) -> None:
+    """A folder and a function as simulations take them."""
+    code = "def wards():\n    return {'rome': ([[0.0], [1.0]], ['a', 'b']), 'oslo': ([[2.0], [3.0]], ['c', 'd'])}\n"
+    (tmp_path / "wards_.py").write_text(code)
+    wards = f"{tmp_path / 'wards_.py'}:wards"
+    np.savez(tmp_path / "oslo.npz", x=[[2.0], [3.0]], y=["c", "d"])
+    for data in (str(tmp_path), wards):
+        got = load(Where("oslo", data), READING)
+        assert got.classes == ("c", "d") and {*got.x_train.flatten().tolist(), *got.x_test.flatten().tolist()} == {2, 3}
+    with pytest.raises(DataError, match="should have 'bern' among its clients: rome, oslo"):
+        load(Where("bern", wards), READING)
+    with pytest.raises(DataError, match=r"bern.npz' should be a file on the node"):
+        load(Where("bern", str(tmp_path)), READING)
+
+
+def test_a_function_that_fails_is_told_in_its_words(tmp_path: Path) -> None:
+    (tmp_path / "broken_.py").write_text("def load():\n    return 1 / 0\n")
+    with pytest.raises(DataError, match="without arguments, but ZeroDivisionError"):
+        load(Where("rome", f"{tmp_path / 'broken_.py'}:load"), READING)
+
+
+def test_columns_by_other_names_and_of_words(tmp_path: Path) -> None:
+    """What is wrong in others' rows is not this node's business, and its errors count its own rows."""
+    path = tmp_path / "t.csv"
+    path.write_text("town,ill,age,ward\noslo,no,,attic\nrome,no,30,icu\nrome,yes,40,er\nrome,yes,50,icu\n")
+    reading = replace(READING, client="town", label="ill", categorical=("ward",))
+    got = load(Where("rome", str(path)), reading)
+    assert got.columns == ("age", "ward") and got.words == (("er", "icu"),)
+    rows = torch.cat([got.x_train, got.x_test])
+    assert sorted(rows.tolist()) == [[30.0, 0.0, 1.0], [40.0, 1.0, 0.0], [50.0, 0.0, 1.0]]
+    agreed = replace(reading, features=("ward", "age"), words=(("attic", "er", "icu"),))
+    rows = torch.cat([(got := load(Where("rome", str(path)), agreed)).x_train, got.x_test])
+    assert sorted(rows.tolist())[0] == [0.0, 0.0, 1.0, 30.0]
+    for wrong, words in [
+        (replace(agreed, words=(("er", "attic"),)), "rows of 'rome': column 'ward', row 1: the category 'icu'"),
+        (replace(reading, categorical=("word",)), "categorical='word' should be a feature column; did you mean 'ward'"),
+        (replace(reading, label="sick"), "a column 'sick' should be there"),
+        (replace(reading, categorical=()), "column 'ward', row 1 should be a number, not 'icu'"),
+    ]:
+        with pytest.raises(DataError, match=words):
+            load(Where("rome", str(path)), wrong)
 
 
 def test_a_part_of_a_configs_population(tmp_path: Path) -> None:

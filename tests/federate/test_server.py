@@ -228,6 +228,10 @@ def test_classes_are_agreed_by_name(tmp_path: Path) -> None:
     assert known["introductions"]["rome"]["train"] == 24 and known["introductions"]["rome"]["test"] == 6
     found = summary(federation.run_folder)
     assert found["clients"] == 3 and found["accuracy_mean"] is not None and found["ari"] is None
+    details = json.loads((federation.run_folder / "details.json").read_text())
+    assert details["train"] == [24, 24, 24]
+    assert details["labels"] is details["cluster_labels"] is details["confusion"] is None  # nobody here knows them
+    assert call("report", str(federation.run_folder)).exit_code == 0
 
 
 def test_a_node_with_an_unknown_class_and_one_with_too_little_are_left_out_by_name(

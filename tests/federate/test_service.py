@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,28 @@ def test_a_version_is_published_refused_and_rolled_back(trained: tuple[Federatio
         ask(federation, fleet, "publish", round=7)
 
 
+def test_a_node_that_was_away_is_handed_what_is_current(tmp_path: Path) -> None:
+    federation, fleet = demo(tmp_path / "f", 2, "method.name=fedavg", "checkpoint.keep=4")
+    run(federation, fleet)
+    with pytest.raises(ConfigError, match="publish one first"):
+        ask(federation, fleet, "deliver")
+    ask(federation, fleet, "publish", round=1)
+    fleet.away = {"node-1"}
+    ask(federation, fleet, "publish", round=2, margin=1.0)
+    assert serving(federation) == [2, 1]
+    fleet.away = {"node-0"}
+    assert ask(federation, fleet, "deliver") == [
+        "node node-0: not reached; it serves its last good version",
+        "node node-1: serves version 2 of cluster 0",
+    ]
+    assert serving(federation) == [2, 2]
+
+
+def serving(federation: Federation) -> list[int]:
+    """The version that each node serves."""
+    return [(Disk(federation.folder / name).serving() or (0,))[0] for name in federation.nodes]
+
+
 def test_a_newcomer_is_served_without_training(trained: tuple[Federation, Fleet]) -> None:
     federation, fleet = trained
     ask(federation, fleet, "publish")
@@ -82,3 +105,10 @@ def test_the_gate() -> None:
     assert gate([Receipt(0, 10, 5, 1, 6)], 0.0)[0] is False
     assert gate([Receipt(0, 10, 5, 1, 6)], 0.1)[0]
     assert gate([Receipt(0, 10, 5, 1, 6), Receipt(0, 10, 9, 1, 7)], 0.0)[0]  # better on all nodes together
+
+
+@pytest.mark.parametrize("serving", [-1, 1])
+def test_the_gate_is_shut_for_what_is_not_finite(serving: int) -> None:
+    """A diverged model of numbers: NaN is not worse than anything."""
+    assert gate([Receipt(0, 10, math.nan, serving, -3.0)], 0.1) == (False, "refused: its score is not finite")
+    assert gate([Receipt(0, 10, -3.0, serving, math.nan)], 0.1)[0]

@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from clusterfl.errors import ClusterflError
 from clusterfl.federate import start
 from clusterfl.federate.folder import Federation
-from clusterfl.federate.processes import began, end
+from clusterfl.federate.processes import Process, began, end
 
 
 def test_rounds_are_told_once_and_only_whole_lines_of_this_run(tmp_path: Path) -> None:
@@ -30,6 +33,23 @@ def test_rounds_are_told_once_and_only_whole_lines_of_this_run(tmp_path: Path) -
     os.utime(path, (before + 2, before + 2))
     assert start._tell(federation, 1, before, told.append) == 2
     assert told == [{"round": 0}, {"round": 1}]
+
+
+def test_a_run_whose_server_died_is_to_be_resumed_whatever_its_app_says_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = Federation(tmp_path, ("a",))
+
+    def die(federation: Federation, **settings: Any) -> None:
+        (tmp_path / "state.json").write_text(json.dumps({"state": "failed", "error": "no connection"}))
+
+    monkeypatch.setattr(start.control, "submit", die)
+    dead = Process("server", os.getpid(), -1, "")
+    with pytest.raises(ClusterflError, match=r"the server has ended within the run.*then resume"):
+        start.follow(federation, dead)
+    alive = Process("server", os.getpid(), began(os.getpid()) or 0, "")
+    with pytest.raises(ClusterflError, match="the run has failed: no connection"):
+        start.follow(federation, alive)
 
 
 def test_the_app_of_a_killed_server_is_an_orphan_until_it_has_ended(tmp_path: Path) -> None:

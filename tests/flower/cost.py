@@ -1,7 +1,8 @@
 """Seconds per round on four nodes, beside a bare Flower FedAvg app on the same data: `python -m tests.flower.cost`.
 
 Both train and evaluate every node in every round, on the same server and one after the other, twice, in turns; in a
-third turn clusterfl trains alone, which is what rounds would take if evaluation came with the training messages.
+third turn clusterfl trains alone, which is what rounds would take if evaluation came with the training messages: all
+rounds but the last, which is always measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from clusterfl.federate.folder import Federation
 from clusterfl.federate.init import for_nodes, init
 from tests.flower.real import TERMS, config
 
-ROUNDS, NODES = int((sys.argv[1:] or ["4"])[0]), 4  # rounds of each turn
+ROUNDS, NODES = max(2, int((sys.argv[1:] or ["4"])[0])), 4  # rounds of each turn
 
 APP = """[project]
 name = "bare"

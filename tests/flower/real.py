@@ -30,6 +30,11 @@ def agrees_with_the_simulator(folder: Path, asked: Config, scratch: Path) -> Non
     """Assignments, bytes and accuracy are the simulator's, and weights agree to 1e-6."""
     engine = Config.load(None, ["engine.name=serial"]).engine
     clusterfl.run(asked.model_copy(update={"engine": engine}), out=scratch)
+    same_results(folder, scratch)
+
+
+def same_results(folder: Path, scratch: Path) -> None:
+    """A run on nodes and its simulation."""
     ours, theirs = summary(folder), summary(scratch)
     assert list(ours["assignments"].values()) == list(theirs["assignments"].values())
     for name in ("bytes_up", "bytes_down", "accuracy_mean", "rounds", "data_sha256"):

@@ -6,8 +6,8 @@ Every request has a token, which its answer repeats; a node answers with what wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -33,11 +33,16 @@ class Problem(State):
 
 @dataclass(frozen=True)
 class Reading(State):
-    """How a node reads its own files."""
+    """How a node reads its own files: tables by the names of their columns, as all nodes have agreed on them."""
 
     normalize: str
     test_fraction: float
     numbers: bool = False  # targets are numbers, not classes
+    client: str = "client"  # the column that says whose a row is, if there is one
+    label: str = "label"
+    features: tuple[str, ...] | None = None  # columns, in order; None: all others
+    categorical: tuple[str, ...] = ()  # those of them that hold words
+    words: tuple[tuple[str, ...], ...] = ()  # that each of these may hold; none: not agreed yet, those that occur
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,8 @@ class Hello(State):
 
 @dataclass(frozen=True)
 class Introduction(State):
-    """What a node says about its data: sizes, the shape of a sample and its classes; or why it takes no part."""
+    """What a node says about its data: sizes, the shape of a sample, its classes and columns by name; or why it takes
+    no part."""
 
     token: int
     train: int
@@ -60,6 +66,8 @@ class Introduction(State):
     classes: tuple[str, ...]
     declined: str = ""
     target_shape: tuple[int, ...] = ()  # of a target that is numbers
+    columns: tuple[str, ...] = ()  # of features, where they are a table's
+    words: tuple[tuple[str, ...], ...] = ()  # that occur in each column of words
 
 
 @dataclass(frozen=True)
@@ -148,7 +156,6 @@ class Receipt(State):
 
 
 Answer = Reply | Failure | Introduction | Receipt
-A = TypeVar("A", bound=State)
 
 
 def bound_of(request: bytes) -> int:
@@ -167,4 +174,15 @@ def read_answer(message: bytes, token: int, largest: int) -> Answer:
         raise ValueError("it answers another request")
     if isinstance(answer, Reply) and not codec.plain(answer.fields):
         raise ValueError("its fields should be tensors and trees of tensors")
+    if not isinstance(answer, Reply):
+        hints = get_type_hints(type(answer))
+        for field in fields(answer):  # anybody may have sent it
+            if not _fits(getattr(answer, field.name), hints[field.name]):
+                raise ValueError(f"its {field.name} should be of another type")
     return answer
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
+    return type(value) is hint or (hint is float and type(value) is int)

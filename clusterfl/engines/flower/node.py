@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -50,6 +50,8 @@ class OwnData:
     x_test: Tensor
     y_test: Tensor
     classes: tuple[str, ...]
+    columns: tuple[str, ...] = ()  # of features, where they are a table's
+    words: tuple[tuple[str, ...], ...] = ()  # of each column of words
 
     def renamed(self, classes: tuple[str, ...]) -> OwnData:
         """The same data with labels as numbers of the classes that all nodes agreed on."""
@@ -61,7 +63,7 @@ class OwnData:
         if unknown:
             raise DataError(f"its classes {unknown} should be among those agreed on: {', '.join(classes)}")
         table = torch.tensor([place.get(name, -1) for name in self.classes], dtype=torch.int64)
-        return OwnData(self.x_train, table[self.y_train], self.x_test, table[self.y_test], classes)
+        return replace(self, y_train=table[self.y_train], y_test=table[self.y_test], classes=classes)
 
 
 class Store(Protocol):
@@ -118,7 +120,8 @@ class Node:
         n, shape = len(data.y_train), tuple(data.x_train.shape[1:])
         few = f"it holds {n} training samples, and takes part from {self.least} on" if n < self.least else ""
         targets = () if data.classes else tuple(data.y_train.shape[1:])
-        return Introduction(hello.token, n, len(data.y_test), shape, data.classes, few, targets)
+        sizes = n, len(data.y_test)
+        return Introduction(hello.token, *sizes, shape, data.classes, few, targets, data.columns, data.words)
 
     def _run(self, r: Request) -> Reply:
         return Reply(r.token, self._fields(r))

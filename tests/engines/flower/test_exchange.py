@@ -10,7 +10,18 @@ import torch
 
 from clusterfl.engines import codec
 from clusterfl.engines.flower.engine import Arrival, Exchange, Terms
-from clusterfl.engines.flower.messages import ROOM, Failure, Hello, Introduction, Reading, Reply, bound_of, read_answer
+from clusterfl.engines.flower.messages import (
+    ROOM,
+    Answer,
+    Failure,
+    Hello,
+    Introduction,
+    Reading,
+    Receipt,
+    Reply,
+    bound_of,
+    read_answer,
+)
 
 
 @dataclass
@@ -108,8 +119,25 @@ def test_only_answers_are_answers(value: object) -> None:
 
 
 def test_an_introduction_comes_back_as_it_was() -> None:
-    said = Introduction(4, 10, 3, (1, 8, 8), ("rose", "tulip"), "")
+    said = Introduction(4, 10, 3, (1, 8, 8), ("rose", "tulip"), "", (), ("age", "ward"), (("er", "icu"),))
     assert read_answer(codec.pack(said), 4, 1 << 20) == said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (Introduction(4, "10", 3, (8,), ()), "train"),  # type: ignore[arg-type]
+        (Introduction(4, 10, 3, [8], ()), "input_shape"),  # type: ignore[arg-type]
+        (Introduction(4, 10, 3, (8,), ("rose", 1)), "classes"),  # type: ignore[arg-type]
+        (Introduction(4, 10, 3, (8,), (), words=("icu",)), "words"),  # type: ignore[arg-type]
+        (Receipt(4, 10, None, 1, 5.0), "score"),  # type: ignore[arg-type]
+        (Failure(4, 7), "reason"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_of_other_types_is_none(wrong: Answer, what: str) -> None:
+    """A node can send what it likes, and the server adds and compares it."""
+    with pytest.raises(ValueError, match=f"its {what} should be of another type"):
+        read_answer(codec.pack(wrong), 4, 1 << 20)
 
 
 def test_terms_are_checked() -> None:
