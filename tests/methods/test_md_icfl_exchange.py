@@ -128,7 +128,7 @@ def test_a_client_whose_ratios_are_unknown_waits() -> None:
 
 
 class Devices(Serial):
-    """Clients on devices of their own, which do not answer before the server has searched, or not within ten seconds."""
+    """Devices that wait with their answers until the server has searched, ten seconds at most."""
 
     far = True
 

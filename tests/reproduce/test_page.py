@@ -36,7 +36,8 @@ def test_page(folder: Path, tiny: Experiment) -> None:
     figures.mkdir()
     (figures / "some-fig2.png").write_bytes(b"")
     again = page(load_all(folder), figures)
-    assert "![A drawing](figures/some-fig2.png)" in again and "from the results of `some.table1` at full scale." in again
+    assert "![A drawing](figures/some-fig2.png)" in again
+    assert "from the results of `some.table1` at full scale." in again
     assert page_path(folder) == folder.parent / "docs" / "reproduction.md"
 
 
