@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from clusterfl.tree import Tree, nbytes
 
 if TYPE_CHECKING:
     from clusterfl.data.population import Population
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,26 @@ class Cohort:
         ``shared`` goes to all of them, a row of each keyword's stack to each. With ``into`` the fields
         that the reducer consumes are folded chunk by chunk and are not in the replies.
         """
+        return self._replies(self._call(procedure, "on_client", self.ids, shared, each), into)
+
+    def run_beside(
+        self,
+        work: Callable[[], T],
+        procedure: Procedure,
+        shared: Mapping[str, Payload] | None = None,
+        /,
+        **each: Payload,
+    ) -> tuple[Replies, T]:
+        """``run``, and work of the server's that does not need the replies: while it waits for them where clients are
+        devices of their own, else after them. Both give the same: the call is counted before the work's own."""
         call = self._call(procedure, "on_client", self.ids, shared, each)
+        if not self.engine.far:
+            return self._replies(call), work()
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(work)
+            return self._replies(call), done.result()
+
+    def _replies(self, call: Call, into: Reducer | None = None) -> Replies:
         answering = self.engine.with_data(call.ids)
         if len(answering) < len(call.ids):
             call = call.only(answering)

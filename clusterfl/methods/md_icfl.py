@@ -105,11 +105,13 @@ class MDICFL(Method[MDState]):
         return MDState(first.centers, first.assign, p)
 
     def round(self, state: MDState, cohort: Cohort) -> MDState:
-        got = cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]))  # lines 4-7
+        sent = take(state.centers, state.assign[cohort.ids])
         if cohort.round < self.warmup or self.k == 1:  # one centre needs no telling apart
+            got = cohort.run(self.train, theta=sent)
             log_clusters(cohort, state.assign, state.assign, self.k)
             return replace(state, centers=mean_by(got["theta"], state.assign[got.ids], old=state.centers))
-        pseudo = self.pseudo(state, cohort)  # line 3; the old centres are enough, so clients may train meanwhile
+        # lines 3-7; the search needs the old centres alone, "can be performed simultaneously" (section 3.4)
+        got, pseudo = cohort.run_beside(lambda: self.pseudo(state, cohort), self.train, theta=sent)
         got, p = self.ratios_of(got, state.p)  # line 6: p_i comes with a client's first model
         got, s = self.closest(got, p, pseudo)  # lines 8-11
         centers = mean_by(got["theta"], s, old=state.centers)  # line 12

@@ -43,6 +43,18 @@ class HeLinear(nn.Linear):
             self.weight.mul_(self.gain)
 
 
+def widened(model: Classifier, gain: float) -> Classifier:
+    """The model with weights, not biases, that start ``gain`` times as large, here and whenever they are drawn anew."""
+    if gain <= 0:
+        raise ConfigError(f"gain={gain} should be above 0")
+    for layer in model.modules():
+        if gain != 1.0 and isinstance(layer, nn.Linear | nn.Conv2d):
+            layer.gain = gain  # type: ignore[assignment]  # models/fresh.py reads it
+            with torch.no_grad():
+                layer.weight.mul_(gain)
+    return model
+
+
 def named(**layers: nn.Module) -> nn.Sequential:
     """Layers in order, so that a parameter is ``encoder.conv1.weight`` and not ``encoder.0.weight``."""
     return nn.Sequential(OrderedDict(layers))

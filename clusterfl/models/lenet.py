@@ -5,15 +5,18 @@ from __future__ import annotations
 from torch import nn
 
 from clusterfl.errors import ConfigError
-from clusterfl.models.layers import Classifier, image, named, scaled
+from clusterfl.models.layers import Classifier, image, named, scaled, widened
 from clusterfl.models.pooling import PooledConv2d
 
 
-def lenet(input_shape: tuple[int, ...], classes: int, *, padding: int | None = None, width: float = 1.0) -> Classifier:
+def lenet(
+    input_shape: tuple[int, ...], classes: int, *, padding: int | None = None, width: float = 1.0, gain: float = 1.0
+) -> Classifier:
     """Two 5x5 convolutions (6, 16) with pooling, then 120, 84 and the head.
 
     ``padding`` is the first convolution's: by default 0 from 28 pixels on (44,426 parameters on MNIST, the
     usual federated LeNet) and 2 below. LeCun's own net is ``padding=2`` on MNIST, 61,706 parameters.
+    ``gain``: how many times as large as PyTorch's weights start; He's start is 2.449.
     """
     channels, *sides = image(input_shape, at_least=4)
     pad1 = (0 if min(sides) >= 28 else 2) if padding is None else padding
@@ -36,4 +39,4 @@ def lenet(input_shape: tuple[int, ...], classes: int, *, padding: int | None = N
         fc2=nn.Linear(f1, f2),
         relu4=nn.ReLU(),
     )
-    return Classifier(encoder, f2, classes)
+    return widened(Classifier(encoder, f2, classes), gain)

@@ -82,11 +82,14 @@ def split_by_alpha(results: Sequence[Result], config: Config, path: Path) -> Non
 
 
 def pseudo_samples(results: Sequence[Result], config: Config, path: Path) -> None:
-    """Pseudo samples of every centre and class (MD-ICFL's Fig. 7), of a small run."""
+    """Pseudo samples of every centre and class by both samplers (MD-ICFL's Fig. 7), of a small run."""
+    import torch
+
     from clusterfl.report.pseudo import draw_samples
 
-    _, found = _searched(config)
-    draw_samples(found, path, per_class=1)
+    _, found = _searched(config, ("back-search", "generator"))
+    names = [f"{how} {j}" for how, x in zip(("searched", "generated"), found, strict=True) for j in range(len(x))]
+    draw_samples(torch.cat(found), path, per_class=1, names=names)
 
 
 def fresh_answers(results: Sequence[Result], config: Config, path: Path) -> None:
@@ -94,22 +97,24 @@ def fresh_answers(results: Sequence[Result], config: Config, path: Path) -> None
     from clusterfl import keys
     from clusterfl.report.pseudo import draw_outputs, fresh_outputs
 
-    (engine, outcome), found = _searched(config)
+    method: Any = config.method
+    (engine, outcome), (found,) = _searched(config, (method.sampler,))
     key = keys.fold_in(keys.key(config.seed), "fresh")
     rule = config.local.longer(4)
     answers = fresh_outputs(engine.task, outcome.population, outcome.served.index, found, rule, key, seeds=3)
     draw_outputs(answers, path)
 
 
-def _searched(config: Config) -> tuple[tuple[Any, Any], Any]:
-    """A run of the config, and the pseudo samples of its last centres."""
+def _searched(config: Config, samplers: Sequence[str]) -> tuple[tuple[Any, Any], list[Any]]:
+    """A run of the config, and the pseudo samples of its last centres by each sampler."""
     from clusterfl import keys
     from clusterfl.report.pseudo import pseudo_samples as searched
     from clusterfl.runs.setup import prepare
 
     with prepare(config).simulation() as simulation:
-        outcome, engine, method = simulation.run(), simulation.engine, simulation.method
-        samples = searched(method, simulation.state, engine, keys.key(config.seed))  # type: ignore[arg-type]
+        outcome, engine, state = simulation.run(), simulation.engine, simulation.state
+        methods: list[Any] = [replace(simulation.method, sampler=name) for name in samplers]  # type: ignore[type-var]
+        samples = [searched(method, state, engine, keys.key(config.seed)) for method in methods]  # type: ignore[arg-type]
         return (engine, outcome), samples
 
 

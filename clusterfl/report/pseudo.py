@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,10 @@ def fresh_outputs(
     return total
 
 
-def draw_samples(x: Tensor, path: str | Path, *, per_class: int = 2, title: str = "") -> Path:
-    """Writes a PNG with a column for each class and ``per_class`` rows for each cluster."""
+def draw_samples(
+    x: Tensor, path: str | Path, *, per_class: int = 2, title: str = "", names: Sequence[str] = ()
+) -> Path:
+    """Writes a PNG with a column for each class and ``per_class`` rows for each cluster, which ``names`` may call."""
     k, classes, m = x.shape[:3]
     shown = min(per_class, m)
     figure = _figure(0.6 * classes + 1.0, 0.6 * k * shown + 0.7)
@@ -88,7 +91,7 @@ def draw_samples(x: Tensor, path: str | Path, *, per_class: int = 2, title: str 
                 if j == i == 0:
                     axes.set_title(f"{y}", fontsize=8)
             if i == 0:
-                grid[j * shown, 0].set_ylabel(f"cluster {j}", fontsize=7)
+                grid[j * shown, 0].set_ylabel(names[j] if names else f"cluster {j}", fontsize=7)
     return _save(figure, path)
 
 

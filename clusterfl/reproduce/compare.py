@@ -171,7 +171,8 @@ def compare(experiment: Experiment, scale: str, results: Results | None = None) 
     found: dict[tuple[str, str], list[Table]] = {}
     for cell in experiment.cells(scale, results.seeds):
         if (result := results.of(cell)) is not None:
-            found.setdefault((cell.row.name, cell.setting.name), []).append(result)
+            named = {**result, "row": cell.row.name, "setting": cell.setting.name}
+            found.setdefault((cell.row.name, cell.setting.name), []).append(named)
     figures = [
         figure
         for cell in experiment.cells(scale, [0])

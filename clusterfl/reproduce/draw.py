@@ -15,22 +15,28 @@ from clusterfl.reproduce.spec import COUNTED, Experiment, select
 from clusterfl.reproduce.store import Results
 
 
-def shown(e: Experiment, every: Sequence[Experiment]) -> list[Table]:
-    """The results that a figure shows: of its own cells, or of the experiment that it uses; at full scale where
-    there are any, else at laptop scale."""
+def shown(e: Experiment, every: Sequence[Experiment], held: Results | None = None) -> list[Table]:
+    """The results that a figure shows: of its own cells, or of the experiment that it uses; at the scale at which it
+    shows most of these, full scale if both show as many."""
     source = select(every, e.uses)[0] if e.uses else e
-    held = Results(source.folder)
+    held = held or Results(source.folder)
+    best: list[Table] = []
     for scale in COUNTED:
         found = [
-            {**result, "row": cell.row.name, "setting": cell.setting.name}
+            {**result, "row": cell.row.name, "setting": cell.setting.name, "scale": scale}
             for cell in source.cells(scale, held.seeds)
             if (not e.shows or cell.setting.name in e.shows)
             and (not e.lines or cell.row.name in e.lines)
             and (result := held.of(cell)) is not None
+            and (not e.needs or result.get(e.needs))
         ]
-        if any(not e.needs or r.get(e.needs) for r in found):
-            return found
-    return []
+        if len(_places(found)) > len(_places(best)):
+            best = found
+    return best
+
+
+def _places(results: Sequence[Table]) -> set[tuple[str, str]]:
+    return {(r["row"], r["setting"]) for r in results}
 
 
 def draw(e: Experiment, every: Sequence[Experiment], path: Path, data_root: Path | None = None) -> Path:

@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from clusterfl.config.tables import Table
 from clusterfl.reproduce.compare import MARKS, Comparison, compare, in_words
 from clusterfl.reproduce.count import Count, count, differences, printed
+from clusterfl.reproduce.draw import shown
+from clusterfl.reproduce.moves import courses
 from clusterfl.reproduce.spec import COUNTED, METRICS, Experiment
 from clusterfl.reproduce.store import Results
 
@@ -40,7 +43,10 @@ def page(experiments: Sequence[Experiment], drawings: Path | None = None) -> str
         notes = folder / "notes.md"
         if notes.exists():
             parts.append(notes.read_text(encoding="utf-8").strip() + "\n")
-        parts += [_section(e, found, drawings) for e, found in mine if found or not e.rows or drawn(e, drawings)]
+        for e, found in mine:
+            if found or not e.rows or drawn(e, drawings):
+                shows = shown(e, experiments, results[e.folder]) if drawn(e, drawings) and (e.uses or e.rows) else []
+                parts.append(_section(e, found, shows, drawings))
     return "\n".join(parts)
 
 
@@ -99,7 +105,8 @@ def _summary(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comp
     return markdown(lines, left=3)
 
 
-def _section(e: Experiment, found: Sequence[Comparison], drawings: Path | None) -> str:
+def _section(e: Experiment, found: Sequence[Comparison], shows: Sequence[Table], drawings: Path | None) -> str:
+    """``shows``: the results that a figure is of."""
     parts = [f"### {e.table}: {e.title}\n"]
     for c in found:
         parts += [f"{c.scale.capitalize()} scale: {c.count}.\n", markdown(c.grid())]
@@ -107,8 +114,11 @@ def _section(e: Experiment, found: Sequence[Comparison], drawings: Path | None) 
         if c.scale == "laptop" and (orders := c.orders):
             alike = ", ".join(f"{_column(c, s, m)} {rho:.2f}" for (s, m), rho in orders.items())
             parts.append(f"Order of methods, as rank correlation with the paper's: {alike}.\n")
+        if "settled" in e.metrics and (moves := "".join(f"- {line}\n" for line in courses(c))):
+            parts.append(f"How clusters came about, run by run:\n\n{moves}")
     if drawn(e, drawings):
         source = f" from the results of `{e.uses}`" if e.uses else ""
+        source += f" at {shows[0]['scale']} scale" if shows else ""
         parts.append(f"![{e.title}](figures/{picture_name(e)})\n\nDrawn by `clusterfl reproduce {e.name}`{source}.\n")
     elif not e.rows:
         parts.append("Not drawn.\n")

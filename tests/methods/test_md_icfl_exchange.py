@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -124,6 +125,35 @@ def test_a_client_whose_ratios_are_unknown_waits() -> None:
     engine.deaf = set(range(6))
     with pytest.raises(NoReplies, match=r"MDICFL\.ratios"):
         QUICK.round(start, engine.cohort(torch.arange(6), KEY))
+
+
+class Devices(Serial):
+    """Devices that wait with their answers until the server has searched, ten seconds at most."""
+
+    far = True
+
+    def __init__(self, task: Task, population: Population) -> None:
+        super().__init__(task, population)
+        self.searched, self.in_time = threading.Event(), []
+
+    def execute(self, call: Call) -> Iterator[Chunk]:
+        if call.name == "train":
+            self.in_time.append(self.searched.wait(10.0))
+        yield from super().execute(call)
+        if call.name == "sample":
+            self.searched.set()
+
+
+def test_the_server_searches_while_devices_train() -> None:
+    """Section 3.4. What comes out is what comes out one after the other."""
+    population, task = small_population(), small_task()
+    plain, devices = Serial(task, population), Devices(task, population)
+    start = play(QUICK, plain, rounds=0)
+    ids = torch.arange(CLIENTS)
+    ends = [QUICK.round(start, engine.cohort(ids, KEY)) for engine in (plain, devices)]
+    assert devices.in_time == [True]
+    assert_equal(ends[0].centers, ends[1].centers, "one after the other and at once")
+    assert torch.equal(ends[0].assign, ends[1].assign)
 
 
 @pytest.mark.parametrize("privacy", ["weak", "strong"])

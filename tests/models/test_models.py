@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from clusterfl import keys
 from clusterfl.errors import ConfigError
 from clusterfl.models import MODELS, Classifier, build_model
 from clusterfl.models.layers import HeLinear
 from clusterfl.models.pooling import PooledConv2d
+from clusterfl.task import Task
 from clusterfl.tree import Tree, repeat, row
 
 IMAGES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (1, 64, 64), (1, 16, 20)]
@@ -90,6 +92,12 @@ def test_he_start() -> None:
     layer = HeLinear(600, 50)
     assert layer.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 600), rel=0.01)
     assert layer.bias.abs().max() <= 1 / math.sqrt(600)
+
+
+def test_a_gain_widens_weights_alone() -> None:
+    plain, wide = (Task(build_model("lenet", (1, 28, 28), 10, gain=g), 10).init(keys.key(3)) for g in (1.0, 2.0))
+    for name, t in plain.items():
+        assert torch.equal(wide[name], t if name.endswith("bias") else 2.0 * t), name
 
 
 @pytest.mark.parametrize("name", [n for n in MODELS if "width" in MODELS[n].params])
@@ -175,6 +183,7 @@ def test_dropout() -> None:
         ("cnn", (1, 3, 8), 3, {}, "input_shape=(1, 3, 8) should be at least 4x4 pixels"),
         ("lenet", (1, 4, 4), 3, {"padding": 0}, "padding=0 should be"),
         ("lenet", (1, 8, 8), 3, {"padding": 3}, "padding=3 should be"),
+        ("lenet", (1, 8, 8), 3, {"gain": 0.0}, "gain=0.0 should be above 0"),
         ("awcnn", (1, 8, 8), 3, {"dropout": 1.0}, "dropout=1.0 should be at least 0 and below 1"),
         ("mclr", (), 3, {}, "input_shape=() should be whole numbers above 0"),
         ("mclr", (0, 8), 3, {}, "input_shape=(0, 8) should be whole numbers above 0"),
@@ -190,6 +199,6 @@ def test_errors_say_what_is_wrong(
 
 
 def test_parameters_are_listed() -> None:
-    assert MODELS["lenet"].params == {"padding": None, "width": 1.0}
+    assert MODELS["lenet"].params == {"padding": None, "width": 1.0, "gain": 1.0}
     assert MODELS["mclr"].params == {}
     assert all(entry.description for entry in MODELS.values())

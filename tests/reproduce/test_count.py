@@ -118,3 +118,15 @@ of = "R=1.0"
 def test_what_was_not_run_says_why(tiny: Experiment) -> None:
     whole = count([tiny], [])
     assert whole.run == 0 and dict(whole.missing) == {"time": 3}
+
+
+OWN = {"md-icfl": {"md-icfl"}, "feddsmic": {"fedds", "feddsmic"}, "fcca": {"fcca"}, "fesem": {"fesem"}}
+OWN["awcfl"] = {"awcfl", "mcfl"}
+
+
+def test_every_table_has_its_papers_own_systems_to_the_letter() -> None:
+    """Beside a row that is not the paper's letter stands one that is."""
+    for e in load_all(HERE):
+        for name in OWN[e.paper] if printed(e) else ():
+            rows = [row for row in e.rows if row.method["name"] == name]
+            assert not rows or any(not differences(e, row) for row in rows), f"{e.name}: {name}"

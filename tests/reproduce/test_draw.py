@@ -65,3 +65,16 @@ def test_what_a_figure_needs_may_be_there_at_another_scale(folder: Path, tiny: E
     assert shown(e, every) == []
     write_result(laptop, {**result(laptop, accuracy_mean=0.5), "inter_curve": [[1, 0.3]]})
     assert [r["inter_curve"] for r in shown(e, every)] == [[[1, 0.3]]]
+
+
+def test_a_figure_is_of_the_scale_that_shows_most_of_it(folder: Path, tiny: Experiment) -> None:
+    e, every = figure(folder, "by_clusters")
+    full = next(iter(tiny.cells("full", [0])))
+    write_result(full, result(full, accuracy_mean=0.5))
+    assert {r["scale"] for r in shown(e, every)} == {"full"}
+    for cell in tiny.cells("laptop", [0]):
+        write_result(cell, result(cell, accuracy_mean=0.4))
+    assert {r["scale"] for r in shown(e, every)} == {"laptop"} and len(shown(e, every)) == 3
+    for cell in tiny.cells("full", [0]):
+        write_result(cell, result(cell, accuracy_mean=0.5))
+    assert {r["scale"] for r in shown(e, every)} == {"full"}

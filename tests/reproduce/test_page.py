@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from clusterfl.reproduce.page import page, page_path
@@ -35,5 +36,31 @@ def test_page(folder: Path, tiny: Experiment) -> None:
     figures.mkdir()
     (figures / "some-fig2.png").write_bytes(b"")
     again = page(load_all(folder), figures)
-    assert "![A drawing](figures/some-fig2.png)" in again and "from the results of `some.table1`" in again
+    assert "![A drawing](figures/some-fig2.png)" in again
+    assert "from the results of `some.table1` at full scale." in again
     assert page_path(folder) == folder.parent / "docs" / "reproduction.md"
+
+
+def test_the_course_of_clusters_is_told_seed_by_seed(folder: Path) -> None:
+    file = folder / "some" / "table1.toml"
+    file.write_text(file.read_text().replace('"ari"]', '"ari", "settled"]'))
+    e = load_all(folder)[0]
+    moved = [[[1, 0.5], [7, 0.25]], []]
+    for seed in (1, 0):
+        cell = next(c for c in e.cells("full", [seed]) if c.row.name == "IFCA+2")
+        course = {"ari_curve": [[0, -0.001], [2, 0.4 + seed]], "moved": moved[seed]}
+        write_result(cell, {**result(cell, accuracy_mean=0.5), **course})
+    assert (
+        "- IFCA+2, R=1.0: ARI 0.00, 0.00 at the start, 0.40, 1.40 at the end; rounds in which clients moved: 2, 0; "
+        "the last: 7, –; at once at most 50 %, – of them\n"
+    ) in page([e])
+
+
+def test_the_page_says_that_something_is_drawn_where_something_is() -> None:
+    """And nowhere else: a figure that waits for its runs is not claimed."""
+    root = Path(__file__).parent.parent.parent / "docs"
+    for section in re.split(r"^##+ ", (root / "reproduction.md").read_text(encoding="utf-8"), flags=re.M)[1:]:
+        pictures = re.findall(r"!\[.*\]\((.*)\)", section)
+        assert all((root / name).exists() for name in pictures)
+        assert bool(pictures) == ("\nDrawn by `clusterfl reproduce" in section), section[:60]
+        assert pictures or "rawn from" not in section, section[:60]
