@@ -84,7 +84,7 @@ class Back(Exception):
 def test_a_killed_node_is_left_out_and_comes_back_under_its_name(four: Federation) -> None:
     """Flower takes it for connected for a minute more, and refuses it until then. As many rounds as that needs."""
     replace(four, terms=replace(TERMS, timeout=120.0)).write()
-    asked = config(4, "rounds=200", "eval_every=200", "method.k=2")
+    asked = config(4, "rounds=200", "eval_every=200", "method.name=ifca", "method.k=2")
     killed = restarted = 0  # the rounds that were over then
 
     def told(row: dict[str, Any]) -> None:
