@@ -23,7 +23,7 @@ demo: $(READY)
 
 # the pictures of README and docs/report.md, as a browser shows the reports (needs chromium)
 picture: demo
-	$(BIN)/clusterfl run --set method.start=random-partition --out runs/ifca --force --report --quiet
+	$(BIN)/clusterfl run --set method.name=ifca --set method.start=random-partition --out runs/ifca --force --report --quiet
 	$(BIN)/python examples/own_table.py --out runs/own
 	$(BIN)/python -m tests.report.pictures
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import clusterfl
 
 NODES = 2
-SETTINGS = ["rounds=2", "data.clusters=2", "method.k=2", "data.samples=40", "data.unseen=0", f"data.clients={NODES}"]
+SETTINGS = ["rounds=2", "data.clusters=2", "data.samples=40", "data.unseen=0", f"data.clients={NODES}"]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

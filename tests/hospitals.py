@@ -26,7 +26,7 @@ def hospital_run(folder: Path, *settings: str, **more: Any) -> Path:
     """A small run on them."""
     if not (folder / "t.csv").exists():
         hospital_table(NAMES).to_csv(folder / "t.csv", index=False)
-    k = [] if any(setting.startswith("method.name") for setting in settings) else ["method.k=2"]
+    k = [] if any(setting.startswith("method.name") for setting in settings) else ["method.name=ifca", "method.k=2"]
     given = [f"data.source=table:{folder / 't.csv'}", *k, "rounds=4", "engine.name=serial", *settings]
     clusterfl.run(Config.load(None, given), out=folder / "run", **more)
     return folder / "run"

@@ -17,7 +17,7 @@ from clusterfl.config import Config
 from tests.commands.calls import call
 from tests.hospitals import NAMES, hospital_table
 
-SETTINGS = ["method.k=2", "rounds=4", "engine.name=serial"]
+SETTINGS = ["rounds=8", "engine.name=serial"]
 
 
 class Rows(Dataset[Any]):

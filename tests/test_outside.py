@@ -164,7 +164,7 @@ def test_own_data_loss_and_feature_in_every_engine(folder: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("imports")
 def test_a_loss_and_a_metric_of_numbers(folder: Path) -> None:
-    given = ["data.source=own_rest.py:sizes", "rounds=1", "engine.name=stacked", "method.k=2", "local.lr=0.01"]
+    given = ["data.source=own_rest.py:sizes", "rounds=1", "engine.name=stacked", "local.lr=0.01"]
     own = ["task.loss=own_rest.py:cubic", "task.metric=own_rest.py:largest"]
     config = Config.load(None, [*given, *own])
     assert config.task.regression and config.task.loss == f"{folder}/own_rest.py:cubic"

@@ -49,7 +49,7 @@ def compare(
             metavar="A,B",
             help="Methods, also as ifca:k=3 or mine.py:Class; local and fedavg are always there.",
         ),
-    ] = "local,fedavg,ifca",
+    ] = "local,fedavg,ifca,kin",
     seeds: Annotated[str, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5.")] = "0-2",
     reach: Annotated[
         float | None,
@@ -75,7 +75,7 @@ def compare(
     \b
     Examples:
       clusterfl compare
-      clusterfl compare scenario.toml --methods local,fedavg,ifca --seeds 0-4 --out runs/table
+      clusterfl compare scenario.toml --methods local,fedavg,fesem,kin --seeds 0-4 --out runs/table
       clusterfl compare scenario.toml --methods ifca,md-icfl --reach 0.9
       clusterfl compare scenario.toml --methods ifca,ifca:k=3,mine.py:Nearest
       clusterfl compare scenario.toml --methods md-icfl,md-icfl@paper

@@ -37,7 +37,9 @@ def sweep(
     config: ConfigFile = None,
     grid: Annotated[
         list[str],
-        typer.Option("--grid", metavar="KEY=A,B", help="A key and its values, as local.lr=0.01,0.1 or method.k=2-6."),
+        typer.Option(
+            "--grid", metavar="KEY=A,B", help="A key and its values, as local.lr=0.01,0.1 or local.epochs=1-3."
+        ),
     ] = [],  # noqa: B006 (typer reads it)
     seeds: Annotated[str, typer.Option("--seeds", metavar="0-2", help="Seeds, as 0-2 or 0,3,5.")] = "0",
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in one process.")] = 1,
@@ -56,7 +58,8 @@ def sweep(
 
     \b
     Examples:
-      clusterfl sweep --grid local.lr=0.01,0.1 --grid method.k=2-6 --seeds 0-2 --jobs 2
+      clusterfl sweep --grid local.lr=0.01,0.1 --grid local.epochs=1-3 --seeds 0-2 --jobs 2
+      clusterfl sweep --set method.name=ifca --grid method.k=2-6
       clusterfl sweep scenario.toml --grid method.name=ifca,fesem --out runs/sweep
     """
     set_logging(verbose, quiet)

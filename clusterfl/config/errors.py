@@ -28,8 +28,9 @@ class UnknownKey(ConfigError):
 
     def elsewhere(self, places: Mapping[str, str]) -> UnknownKey:
         """The same error; a key that exists in another table is suggested with that table."""
-        exact = places.get(self.key.casefold())
-        near = exact or (None if self.close else places.get(closest(self.key, places, 0.75) or ""))
+        others = {name: place for name, place in places.items() if place != dotted(self.path, self.key)}
+        exact = others.get(self.key.casefold())
+        near = exact or (None if self.close else others.get(closest(self.key, others, 0.75) or ""))
         return UnknownKey(self.path, self.key, self.value, self.known, near)
 
 
@@ -56,6 +57,14 @@ def unknown(path: str, value: Any, known: Iterable[str], what: str) -> ConfigErr
     close = closest(str(value), names)
     end = f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
     return ConfigError(f"{shown(path, value)} should be {what}; {end}")
+
+
+def needs_no_k(path: str, value: Any) -> ConfigError:
+    """The error about a number of clusters that kin is told, whom many use without having chosen it."""
+    remedy = f"{dotted(path, 'groups')} fixes it, or method.name=ifca chooses a method that is told it"
+    return ConfigError(
+        f"{shown(dotted(path, 'k'), value)} should be left out: kin finds the number of groups itself; {remedy}"
+    )
 
 
 @contextmanager

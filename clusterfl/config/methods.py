@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_origin
 
 from clusterfl.config import tables
-from clusterfl.config.errors import choice, dotted, naming
+from clusterfl.config.errors import choice, dotted, naming, needs_no_k
 from clusterfl.config.presets import DEFAULT, named_preset, over_preset
 from clusterfl.config.tables import Table, as_table
 from clusterfl.errors import ConfigError
@@ -17,19 +17,22 @@ from clusterfl.outside import is_outside, load_outside, offered, reference_of
 from clusterfl.parts.local import SGD
 
 
-def read_method(table: Any, path: str, local: SGD) -> Method[Any]:
+def read_method(table: Any, path: str, local: SGD, default: str = DEFAULT) -> Method[Any]:
     """A method from its table; fields that are methods themselves (``base``) are tables with a name again."""
     given = as_table(table, path)
-    name = given.pop("name", DEFAULT)
+    name = given.pop("name", default)
     cls = find_method(name, dotted(path, "name"))
+    if name == "kin" and "k" in given:
+        raise needs_no_k(path, given["k"])
     if "preset" in given:
         given = over_preset(name, given, path)
 
     def convert(hint: Any, value: Any, where: str) -> Any:
         if not is_method(hint):
             return tables.value_of(hint, value, where)
-        return value if isinstance(value, Method) else read_method(value, where, local)
+        return value if isinstance(value, Method) else read_method(value, where, local, usual[where.rpartition(".")[2]])
 
+    usual = {f.name: f.default.name if isinstance(f.default, Method) else DEFAULT for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     fixed = {"local": local} if "local" in tables.hints_of(cls) else {}
     if "local" in given and fixed:
         raise ConfigError(f"table [{path}.local] should be the table [local]: all methods train by it")

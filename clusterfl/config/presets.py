@@ -9,7 +9,7 @@ from clusterfl.config.errors import choice, dotted
 from clusterfl.config.tables import UNSET, Table, as_table
 from clusterfl.methods.presets import PRESETS, Preset, find
 
-DEFAULT = "ifca"  # the method of a table that names none
+DEFAULT = "kin"  # the method of a table that names none
 
 
 def over_preset(method: str, table: Table, path: str) -> Table:

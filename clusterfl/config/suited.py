@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterfl.config.methods import find_method
+from clusterfl.config.presets import DEFAULT
 from clusterfl.config.tables import Table
 from clusterfl.data.registry import is_natural
 
@@ -18,7 +19,7 @@ PUBLIC = 10  # public samples per class, FedDS's own number
 def suited(table: Table, changes: Mapping[str, Any], *, demo: bool) -> Table:
     """The table with what its method needs and nobody chose. Of the demo's own keys the model may give way."""
     method, data = table.get("method"), table.get("data", {})
-    name = method.get("name", "ifca") if isinstance(method, dict) else "ifca"
+    name = method.get("name", DEFAULT) if isinstance(method, dict) else DEFAULT
     if not isinstance(name, str) or not isinstance(data, dict):
         return table
     needs = find_method(name).needs

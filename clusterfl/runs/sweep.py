@@ -46,7 +46,7 @@ class Point:
 
 
 def parse_axis(text: str) -> Axis:
-    """``local.lr=0.01,0.1`` or ``method.k=2-6``: values, or whole numbers from one to another."""
+    """``local.lr=0.01,0.1`` or ``local.epochs=2-6``: values, or whole numbers from one to another."""
     key, sign, values = (part.strip() for part in text.partition("="))
     if not key or not sign or not values:
         raise ConfigError(f"--grid {text!r} should be key=value,value or key=2-6")

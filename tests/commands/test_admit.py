@@ -12,7 +12,7 @@ def test_admit(tmp_path: Path) -> None:
     run = str(tmp_path / "r")
     assert call("run", *SMALL, *words(["data.unseen=2"]), "--out", run, "--quiet").exit_code == 0
     found = json.loads(call("admit", run, "--json").stdout)
-    assert list(found["clients"]) == ["client-08", "client-09"] and found["method"] == "ifca"
+    assert list(found["clients"]) == ["client-08", "client-09"] and found["method"] == "kin"
     done = call("admit", run, "--out", str(tmp_path / "models"))
     assert done.exit_code == 0 and done.stdout.count("cluster ") >= 2
     assert f"2 clients, accuracy {found['accuracy_mean']:.3f}" in done.stdout and "written to" in done.stdout

@@ -15,8 +15,9 @@ from .calls import SMALL, call, process
 BAD: list[list[str]] = [
     ["--set", "rouns=1"],
     ["--set", "data.clietns=4"],
-    ["--set", "method.k=0"],
-    ["--set", "method.k=9"],
+    ["--set", "method.name=ifca", "--set", "method.k=0"],
+    ["--set", "method.name=ifca", "--set", "method.k=9"],
+    ["--set", "method.k=2"],
     ["--set", "data.alpha=0"],
     ["--set", "rounds=many"],
     ["--set", "data.source=nothing"],
@@ -56,11 +57,12 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, monkeypatch:
 
 
 def test_bad_input_as_a_process(tmp_path: Path) -> None:
-    done = process("run", "--set", "method.kk=3", folder=tmp_path)
+    done = process("run", "--set", "method.k=3", folder=tmp_path)
     assert done.returncode == 2 and done.stdout == "" and list(tmp_path.iterdir()) == []
     assert done.stderr.splitlines() == [
         "run: loading PyTorch …",
-        "error: method.kk=3 should be a known key; did you mean 'method.k'?",
+        "error: method.k=3 should be left out: kin finds the number of groups itself; method.groups fixes it, or "
+        "method.name=ifca chooses a method that is told it",
     ]
 
 

@@ -21,7 +21,7 @@ def test_run_as_a_process(tmp_path: Path) -> None:
     assert lines[0] == "run: loading PyTorch …"  # which takes seconds
     assert [line for line in lines if "round 2/2" in line and "accuracy" in line and "left" in line]
     summary = json.loads((tmp_path / "here" / "summary.json").read_text())
-    assert summary["seed"] == 3 and summary["method"] == "ifca"
+    assert summary["seed"] == 3 and summary["method"] == "kin"
     assert [p.name for p in tmp_path.iterdir()] == ["here"]
 
 
@@ -30,7 +30,7 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads((tmp_path / "x" / "summary.json").read_text())
     quiet = call("run", *SMALL, "--json", "--quiet", "--out", "x", folder=tmp_path)  # the same run, again
-    assert quiet.exit_code == 0 and quiet.stderr == "" and json.loads(quiet.stdout)["method"] == "ifca"
+    assert quiet.exit_code == 0 and quiet.stderr == "" and json.loads(quiet.stdout)["method"] == "kin"
 
 
 def test_a_config_file_and_overrides(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_config_file_and_overrides(tmp_path: Path) -> None:
 def test_k_of_one_is_fedavg(tmp_path: Path) -> None:
     """T22: one cluster, started from FedAvg's net and with its weights, bit for bit."""
     fedavg = ["method.name=fedavg", "method.weights=uniform"]
-    for name, more in (("ifca", ["method.k=1", "method.start=independent"]), ("fedavg", fedavg)):
+    for name, more in (("ifca", ["method.name=ifca", "method.k=1", "method.start=independent"]), ("fedavg", fedavg)):
         assert call("run", *SMALL, *words(more), "--out", name, "--quiet", folder=tmp_path).exit_code == 0
     one, two = ((tmp_path / name / "models" / "cluster-0.safetensors").read_bytes() for name in ("ifca", "fedavg"))
     assert one == two
@@ -72,7 +72,7 @@ def test_a_start_that_fails_writes_nothing(tmp_path: Path, monkeypatch: pytest.M
     def init(*_: Any) -> None:
         raise ValueError("share=0.9 of clients per cluster was not reached; it should be smaller")
 
-    monkeypatch.setattr(METHODS["ifca"], "init", init)
+    monkeypatch.setattr(METHODS["kin"], "init", init)
     done = call("run", *SMALL, "--out", "x", folder=tmp_path)
     assert done.exit_code == 2 and "error: method: share=0.9" in done.stderr and list(tmp_path.iterdir()) == []
 

@@ -100,14 +100,14 @@ def test_text_is_refused_where_it_is_no_choice(key: str) -> None:
         ("local.steps=0", "local.steps=0 should be at least 1"),
         ("local.epochs='1'", "local.epochs='1' should be a whole number"),
         ("local.epochs=none", "local.epochs=None and steps=None: one of them should be given"),
-        ("method.k=0", "method.k=0 should be at least 1"),
-        ("method.k=-1", "method.k=-1 should be at least 1"),
-        ("method.k=25", "method.k=25 should be at most the number of clients, data.clients=24"),
-        ("method.k=2.5", "method.k=2.5 should be a whole number"),
+        ("method.groups=0", "method.groups=0 should be at least 1"),
+        ("method.groups=2.5", "method.groups=2.5 should be a whole number"),
+        ("method.k=2", "method.k=2 should be left out: kin finds the number of groups itself; method.groups fixes it"),
+        ("method.k=2", "or method.name=ifca chooses a method that is told it"),
+        ("methods.kin.k=2", "methods.kin.k=2 should be left out: kin finds the number of groups itself"),
         ("method.name=ifcaa", "method.name='ifcaa' should be a known method; did you mean 'ifca'?"),
         ("method.name=3", "method.name=3 should be a known method"),
         ("method.name=[1]", "method.name=[1] should be a known method"),
-        ("method.start=kmeans", "did you mean 'kmeans-local'?"),
         ("method.local.lr=1", "table [method.local] should be the table [local]"),
         ("model.name=mpl", "model.name='mpl' should be a known model; did you mean 'mlp'?"),
         ("model.widths=[1]", "model.widths=[1] should be a known key; known: name"),
@@ -131,6 +131,26 @@ def test_text_is_refused_where_it_is_no_choice(key: str) -> None:
 )
 def test_one_sentence(override: str, sentence: str) -> None:
     assert sentence in error(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("method.k=0", "method.k=0 should be at least 1"),
+        ("method.k=-1", "method.k=-1 should be at least 1"),
+        ("method.k=25", "method.k=25 should be at most the number of clients, data.clients=24"),
+        ("method.k=2.5", "method.k=2.5 should be a whole number"),
+        ("method.start=kmeans", "did you mean 'kmeans-local'?"),
+    ],
+)
+def test_one_sentence_about_a_number_of_clusters_and_a_start(override: str, sentence: str) -> None:
+    assert sentence in error("method.name=ifca", override)
+
+
+@pytest.mark.parametrize("key", ["k", "start"])
+def test_a_key_that_a_method_lacks_is_not_suggested_to_it(key: str) -> None:
+    said = error("method.name=fedavg", f"method.{key}=2")
+    assert said == f"method.{key}=2 should be a known key; known: aggregate, weights"
 
 
 def test_known_keys_are_unambiguous() -> None:

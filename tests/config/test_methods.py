@@ -57,6 +57,8 @@ def test_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.method.base == METHODS["hypcluster"](k=2, local=config.local)
     assert Config.parse(tomllib.loads(config.toml())) == config
     assert read_method({"name": "wrapper"}, "method", SGD(lr=0.3)).base == IFCA(local=SGD(lr=0.3))  # type: ignore[attr-defined]
+    unnamed = Config.parse({"method": {"name": "wrapper", "base": {"k": 2}}}).method
+    assert unnamed.base == IFCA(k=2), "a base without a name is the wrapper's own"  # type: ignore[attr-defined]
     assert write_method(config.method)["base"]["name"] == "hypcluster"
     common = Config.parse({"method": {"name": "ifca", "k": 3}}).with_method("wrapper").method
     assert common.base.k == 3

@@ -25,8 +25,8 @@ def test_overrides() -> None:
     assert load("data.shift=none").data.shift == "none"
     assert load("data.samples=none").data.samples is None
     assert load("data.alpha = 0.5").data.alpha == 0.5
-    assert load("method.start=independent").method.start == "independent"
-    assert load("method.start=independent").method.start == "independent"
+    assert load("method.groups=3").method.groups == 3
+    assert load("method.name=ifca", "method.start=independent").method.start == "independent"
     assert load("model.name=mlp", "model.widths=[8, 4]").model == ModelConfig("mlp", {"widths": (8, 4)})
     assert load("rounds=3", "rounds=4").rounds == 4
     assert load("data.clients=30", "data.source=folder:a=b").data.source == "folder:a=b"
@@ -80,7 +80,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 def test_own_data_drops_the_demos_clients_and_rotations(tmp_path: Path) -> None:
     config = Config.load(None, ["data.source=table:t.csv", "data.unseen=1"])
     assert config.data.resolved_shift == "none" and config.data.clients == 0 and config.data.samples is None
-    assert config.data.unseen == 1 and config.method.k == 4  # type: ignore[attr-defined]
+    assert config.data.unseen == 1 and config.method.name == "kin"
     assert Config.load(None, ["data.source=mnist"]).data.samples == 60  # the demo on other digits
     own = "[data]\nsource = 'digits'\nclients = 5\nclusters = 1\n[method]\nname = 'fedavg'\n"
     (tmp_path / "c.toml").write_text(own)

@@ -11,18 +11,26 @@ from hypothesis import strategies as st
 
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError
-from clusterfl.methods import IFCA
+from clusterfl.methods import Kin
 from clusterfl.models import MODELS
 
 
 def test_the_demo_loads_and_comes_back() -> None:
     demo = Config.load()
-    assert demo.method == IFCA(k=4, start="kmeans-local", local=demo.local) and demo.data.clients == 24
+    assert demo.method == Kin(local=demo.local) and demo.data.clients == 24
     assert Config.parse(tomllib.loads(demo.toml())) == demo
 
 
+def test_the_demo_tells_the_number_of_groups_to_those_who_need_it() -> None:
+    """`make demo` compares them; README says who was told."""
+    demo = Config.load()
+    told = {name: getattr(demo.variant(name).method, "k", None) for name in ("ifca", "kin", "md-icfl")}
+    assert told == {"ifca": demo.data.clusters, "kin": None, "md-icfl": demo.data.clusters}
+    assert demo.variant("kin").method.groups is None  # type: ignore[attr-defined]
+
+
 def test_an_empty_table_is_a_config() -> None:
-    assert Config.parse({}) == Config() and Config().method.name == "ifca"
+    assert Config.parse({}) == Config() and Config().method.name == "kin"
 
 
 @pytest.mark.parametrize("name", MODELS)

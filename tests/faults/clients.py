@@ -73,9 +73,9 @@ def log_lines() -> Iterator[list[str]]:
 def impossible_k(tally: Tally, amount: int, folder: Path) -> None:
     """K above the number of clients and K = 0 are refused; K = 1 is FedAvg, bit for bit; K above the truth runs."""
     with tally.case("K > clients"):
-        refuses(lambda: Config.load(None, ["method.k=25"]), "method.k=25", "at most")
+        refuses(lambda: Config.load(None, ["method.name=ifca", "method.k=25"]), "method.k=25", "at most")
     with tally.case("K = 0"):
-        refuses(lambda: Config.load(None, ["method.k=0"]), "method.k=0", "at least 1")
+        refuses(lambda: Config.load(None, ["method.name=ifca", "method.k=0"]), "method.k=0", "at least 1")
     with tally.case("K = 1"):
         one = IFCA(k=1, local=LOCAL, start="independent")
         check_same(one, FedAvg(local=LOCAL, weights="uniform"), rounds=3)

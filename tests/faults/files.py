@@ -183,7 +183,7 @@ def hostile_files(tally: Tally, amount: int, folder: Path) -> None:
 def a_run(folder: Path) -> Path:
     """A small run, written."""
     small = ["rounds=1", "data.clients=4", "data.clusters=2", "data.samples=10", "data.test_samples=20"]
-    clusterfl.run(Config.load(None, [*small, "engine.name=serial", "method.k=2", "data.unseen=0"]), out=folder)
+    clusterfl.run(Config.load(None, [*small, "engine.name=serial", "data.unseen=0"]), out=folder)
     return folder
 
 

@@ -113,8 +113,8 @@ class Notes(Callback):
 def soak(rounds: int, out: str) -> None:
     """A long run with everything switched on; memory and open files are noted along the way."""
     settings = [f"rounds={rounds}", "data.clients=4", "data.clusters=2", "data.samples=10", "data.test_samples=20"]
-    settings += ["method.k=2", "data.unseen=0", "engine.name=serial", "local.epochs=1", "attack.kind=gaussian"]
-    settings += ["engine.clip_updates=1.0", f"eval_every={max(1, rounds // 500)}"]
+    settings += ["method.name=ifca", "method.k=2", "data.unseen=0", "engine.name=serial", "local.epochs=1"]
+    settings += ["attack.kind=gaussian", "engine.clip_updates=1.0", f"eval_every={max(1, rounds // 500)}"]
     notes = Notes(max(1, rounds // 50))
     clusterfl.run(Config.load(None, settings), out=Path(out).parent / "soak", callbacks=[notes])
     Path(out).write_text(json.dumps(notes.taken))

@@ -132,7 +132,7 @@ def lying_checkpoint(tally: Tally, amount: int, folder: Path) -> None:
 
 def impossible_places(tally: Tally, amount: int, folder: Path) -> None:
     """Folders, files and numbers that cannot be: one sentence each."""
-    small = ["rounds=2", "data.clients=4", "data.clusters=2", "data.samples=10", "method.k=2", "engine.name=serial"]
+    small = ["rounds=2", "data.clients=4", "data.clusters=2", "data.samples=10", "engine.name=serial"]
     run = Config.load(None, small)
     (folder / "file").touch()
     (folder / "held" / "config.toml").mkdir(parents=True)

@@ -20,7 +20,7 @@ from tests.commands.calls import call
 
 def made(folder: Path, **more: object) -> Federation:
     folder.mkdir(parents=True, exist_ok=True)
-    return init(Federation(folder, ("rome", "oslo"), **more), Config.load(None, ["method.k=2"]))  # type: ignore[arg-type]
+    return init(Federation(folder, ("rome", "oslo"), **more), Config.load(None))  # type: ignore[arg-type]
 
 
 def test_a_folder_holds_what_each_party_needs(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_revoked_node_is_not_welcome_and_comes_back_with_another_key(tmp_path:
 
 
 def test_commands(tmp_path: Path) -> None:
-    done = call("federate", "init", "f", "--node", "rome", "--node", "oslo", "--set", "method.k=2", folder=tmp_path)
+    done = call("federate", "init", "f", "--node", "rome", "--node", "oslo", folder=tmp_path)
     assert done.exit_code == 0 and "2 nodes of 127.0.0.1:9092" in done.stdout, done.stderr
     done = call("federate", "status", "f", folder=tmp_path)
     assert done.exit_code == 0 and "rome" in done.stdout and "never" in done.stdout

@@ -15,7 +15,7 @@ from tests.flower.real import TERMS, agrees_with_the_simulator, config
 
 @pytest.mark.timeout(900)
 def test_two_nodes_and_two_rounds(tmp_path: Path) -> None:
-    asked = config(2, "rounds=2", "eval_every=2", "method.k=2")
+    asked = config(2, "rounds=2", "eval_every=2", "method.name=ifca", "method.k=2")
     told = []
     start.local(asked, tmp_path / "r", 2, terms=TERMS, told=told.append)
     assert [row["round"] for row in told] == [0, 1, 2]

@@ -26,7 +26,9 @@ def ask(federation: Federation, fleet: Fleet, task: str, **more: Any) -> list[st
 
 @pytest.fixture
 def trained(tmp_path: Path) -> tuple[Federation, Fleet]:
-    federation, fleet = demo(tmp_path / "f", 2, "method.k=2", "rounds=3", "checkpoint.keep=4", "data.samples=60")
+    federation, fleet = demo(
+        tmp_path / "f", 2, "method.name=ifca", "method.k=2", "rounds=3", "checkpoint.keep=4", "data.samples=60"
+    )
     run(federation, fleet)
     return federation, fleet
 

@@ -67,7 +67,7 @@ def test_nodes_and_models_come_and_go(inside: list[str], tmp_path: Path) -> None
     (tmp_path / "f").mkdir()
     host = HERE if inside else "127.0.0.1"
     made = Federation(tmp_path / "f", ("rome", "oslo"), host, processes.free_port(), terms=TERMS)
-    federation = init(made, Config.load(None, ["method.k=2", "rounds=1"]))
+    federation = init(made, Config.load(None, ["method.name=ifca", "method.k=2", "rounds=1"]))
     started: list[Process] = []
 
     def node(of: Federation, name: str, inside: list[str] = []) -> Process:  # noqa: B006
@@ -138,7 +138,7 @@ def strangers(federation: Federation, folder: Path, start_node: Any) -> tuple[Pr
     """A known name with another key, and a node that trusts another authority than the server's."""
     folder.mkdir()
     other = Federation(folder, ("rome", "oslo"), federation.host, federation.port)
-    other = init(other, Config.load(None, ["method.k=2"]))
+    other = init(other, Config.load(None, ["method.name=ifca", "method.k=2"]))
     (other.node("rome") / "ca.crt").write_bytes(federation.authority[0].read_bytes())
     return start_node(other, "rome"), start_node(other, "oslo")
 

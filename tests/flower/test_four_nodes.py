@@ -82,7 +82,7 @@ def test_a_killed_node_is_left_out_and_comes_back_under_its_name(four: Federatio
     """Flower takes it for connected for a minute more, and refuses it until then."""
     replace(four, terms=replace(TERMS, timeout=120.0)).write()
     rounds, last = 10, 0
-    asked = config(4, f"rounds={rounds}", f"eval_every={rounds}", "method.k=2")
+    asked = config(4, f"rounds={rounds}", f"eval_every={rounds}", "method.name=ifca", "method.k=2")
 
     def told(row: dict[str, Any]) -> None:
         nonlocal last

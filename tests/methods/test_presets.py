@@ -104,7 +104,7 @@ def test_on_the_command_line_it_beats_the_file_and_is_beaten_by_what_stands_besi
 
 
 def test_a_comparison_has_both_beside_each_other() -> None:
-    base = Config.load(None, ["method.k=3"])
+    base = Config.load(None, ["method.name=ifca", "method.k=3"])
     assert base.with_method("ifca@paper").method == preset("ifca", k=3, local=base.local)
     assert base.with_method("awcfl@paper").method.base == KMeans(k=3, local=base.local)  # type: ignore[attr-defined]
     own = Config.parse({**base.table(), "methods": {"md-icfl": {"samples": 4}}})

@@ -230,7 +230,7 @@ def test_a_live_page_follows_the_run_and_stays_when_it_is_over(browser: Browser,
             assert f"{moment.round} of 2 rounds" in pages[0].locator(".subtitle").inner_text()
             assert len(column(pages[0], "clients", 1)) == 4
 
-    settings = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "method.k=2"]
+    settings = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40"]
     live._looked.wait = lambda timeout=None: bool(pages[0].wait_for_selector(".live", state="detached"))  # type: ignore[method-assign]
     clusterfl.run(
         Config.load(None, [*settings, "engine.name=serial"]), out=tmp_path / "run", callbacks=[live, Watching()]

@@ -10,7 +10,7 @@ from clusterfl.callback import Callback, Moment
 from clusterfl.config import Config
 from clusterfl.report.live import LivePage
 
-SMALL = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "method.k=2", "engine.name=serial"]
+SMALL = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "engine.name=serial"]
 
 
 def get(live: LivePage, path: str, host: str | None = None) -> tuple[int, str]:

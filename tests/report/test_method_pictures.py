@@ -40,7 +40,7 @@ def test_a_method_has_its_picture(name: str, tmp_path: Path) -> None:
 
 
 def test_others_have_none(tmp_path: Path) -> None:
-    clusterfl.run(Config.load(None, [*SMALL, "rounds=1"]), out=tmp_path)
+    clusterfl.run(Config.load(None, [*SMALL, "method.name=ifca", "rounds=1"]), out=tmp_path)
     assert method_figures(read_run(tmp_path)) == []
     for checkpoint in (tmp_path / "checkpoints").glob("*.ckpt"):
         checkpoint.unlink()

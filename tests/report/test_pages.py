@@ -39,7 +39,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "ifca"
+    folder = tmp_path_factory.mktemp("runs") / "kin"
     clusterfl.run(Config.load(None, SMALL), out=folder)
     return folder
 

@@ -19,7 +19,8 @@ from clusterfl.config import Config
 from clusterfl.errors import ClusterflError
 from clusterfl.report.trackers import CSV, MLflow, TensorBoard, WandB, tracker
 
-SMALL = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "method.k=2", "engine.name=serial"]
+SMALL = ["rounds=2", "data.clients=4", "data.samples=20", "data.test_samples=40", "engine.name=serial"]
+SMALL += ["method.name=ifca", "method.k=2"]
 
 
 def run(folder: Path, *callbacks: Callback, rounds: int = 2, resume: bool = False) -> list[dict[str, Any]]:

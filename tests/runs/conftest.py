@@ -10,4 +10,4 @@ from .small_runs import Run, done
 @pytest.fixture(scope="module")
 def ifca(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("ifca")
-    return folder, *done(folder)
+    return folder, *done(folder, "method.name=ifca")

@@ -17,7 +17,7 @@ from tests.runs.small_runs import SMALL
 
 
 def test_details(tmp_path: Path) -> None:
-    config = Config.load(None, SMALL)
+    config = Config.load(None, [*SMALL, "method.name=ifca"])  # whose clients use their cluster's model as it is
     outcome = clusterfl.run(config, out=tmp_path)
     found = json.loads((tmp_path / "details.json").read_text())
     population, assign = outcome.population, outcome.records[-1].assign

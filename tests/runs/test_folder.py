@@ -90,7 +90,7 @@ def test_a_folder_that_is_removed_meanwhile_is_one_sentence(tmp_path: Path) -> N
         ("methods.fedavg.weights=uniform", False, True),
         ("seed=1", False, False),
         ("local.lr=0.3", False, False),
-        ("method.k=3", False, False),
+        ("method.groups=3", False, False),
         ("data.samples=9", False, False),
         ("privacy.clip=1.0", False, False),
     ],

@@ -71,7 +71,7 @@ def test_a_manifest_cannot_name_files_elsewhere(ifca: Run, tmp_path: Path) -> No
 
 def test_writing_again_leaves_nothing_of_the_old_run(tmp_path: Path) -> None:
     done(tmp_path)
-    done(tmp_path, "method.k=2")
+    done(tmp_path, "method.name=ifca", "method.k=2")
     assert sorted(p.name for p in (tmp_path / "models").iterdir()) == [
         "cluster-0.safetensors",
         "cluster-1.safetensors",

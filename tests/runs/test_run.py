@@ -160,7 +160,7 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 
 
 def test_python_and_the_command_line_write_the_same_files(tmp_path: Path) -> None:
-    config = Config.load(None, ["rounds=2", "data.clients=6", "data.clusters=2", "data.samples=20", "method.k=2"])
+    config = Config.load(None, ["rounds=2", "data.clients=6", "data.clusters=2", "data.samples=20"])
     config = config.model_copy(update={"engine": EngineConfig("serial")})
     (tmp_path / "c.toml").write_text(config.toml())
     clusterfl.run(config, out=tmp_path / "python")

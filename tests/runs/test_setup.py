@@ -50,7 +50,7 @@ def test_every_table_is_used() -> None:
 
 def test_what_is_given_takes_the_place_of_what_the_config_says() -> None:
     """The caller's clients and model are used as they are; neither is changed."""
-    config = Config.load(None, ["engine.name=serial", "data.source=nowhere", "method.k=2"])
+    config = Config.load(None, ["engine.name=serial", "data.source=nowhere", "method.name=ifca", "method.k=2"])
     population, task = small_population(), small_task().with_public(None)
     setup = prepare(config, population, task)
     assert setup.population is population and task.public is None
@@ -79,6 +79,6 @@ def test_wrappers_are_in_the_order_in_which_a_reply_meets_them() -> None:
 
 
 def test_k_above_the_clients_that_there_are_is_refused_before_anything_starts() -> None:
-    config = Config.load(None, ["data.clients=30", "method.k=20"])
+    config = Config.load(None, ["data.clients=30", "method.name=ifca", "method.k=20"])
     with pytest.raises(ConfigError, match=r"method\.k=20 should be at most the number of clients"):
         prepare(config, small_population(), small_task())

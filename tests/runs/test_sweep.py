@@ -55,7 +55,7 @@ def test_a_sweep_and_again(jobs: str, tmp_path: Path) -> None:
     assert len(written) == 4
     again = call("sweep", *SMALL, *grid, "--report")
     assert again.exit_code == 0 and f"report: {tmp_path / 's' / 'report.html'}" in again.stdout
-    assert "ifca, local.lr=0.001" in (tmp_path / "s" / "report.html").read_text()
+    assert "kin, local.lr=0.001" in (tmp_path / "s" / "report.html").read_text()
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "s" / "runs").rglob("summary.json")} == written
 
 

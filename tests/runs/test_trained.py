@@ -71,8 +71,8 @@ def test_numbers_are_predicted_and_admitted_too(tmp_path: Path) -> None:
     frame = pd.DataFrame({"client": names, "area": x[:, 0], "age": x[:, 1], "label": turn * x[:, 0] + 0.5})
     frame[names != "city-5"].to_csv(tmp_path / "t.csv", index=False)
     frame[names == "city-5"].to_csv(tmp_path / "new.csv", index=False)
-    settings = [f"data.source=table:{tmp_path / 't.csv'}", "task.loss=mse", "method.k=2", "rounds=6"]
-    outcome = clusterfl.run(Config.load(None, [*settings, "engine.name=serial"]), out=tmp_path / "run")
+    settings = [f"data.source=table:{tmp_path / 't.csv'}", "task.loss=mse", "rounds=6", "engine.name=serial"]
+    outcome = clusterfl.run(Config.load(None, [*settings, "method.name=ifca", "method.k=2"]), out=tmp_path / "run")
     assert "rmse 0.0" in repr(outcome) and "targets that are numbers" in repr(outcome.population)
     trained = clusterfl.load(tmp_path / "run")
     assert trained.predict("city-0", x).shape == (240,)

@@ -417,7 +417,7 @@ def test_a_method_that_looks_at_single_uploads_cannot_hide_who_was_asked() -> No
     for method in ("cfl", "fesem", "ifca"):  # IFCA's default start looks at every client's model
         with pytest.raises(ConfigError, match=r"privacy\.sampling='secret' should be 'known' for method="):
             prepare(Config.load(None, [*settings, f"method.name={method}"]))
-    prepare(Config.load(None, [*settings, "method.start=independent"]))
+    prepare(Config.load(None, [*settings, "method.name=ifca", "method.start=independent"]))
 
 
 # -- samples ------------------------------------------------------------------------------------------
@@ -501,8 +501,9 @@ def test_a_method_that_reads_samples_more_often_is_refused(method: Any) -> None:
 
 
 def test_without_published_metrics_no_test_data_is_looked_at(tmp_path: Path) -> None:
-    settings = ["rounds=2", "data.clients=6", "data.clusters=2", "data.samples=20", "data.unseen=2", "method.k=2"]
-    settings += ["engine.name=serial", "privacy.clip=1.0", "privacy.publish_metrics=false", "method.start=independent"]
+    settings = ["rounds=2", "data.clients=6", "data.clusters=2", "data.samples=20", "data.unseen=2"]
+    settings += ["engine.name=serial", "privacy.clip=1.0", "privacy.publish_metrics=false"]
+    settings += ["method.name=ifca", "method.k=2", "method.start=independent"]
     outcome = clusterfl.run(Config.load(None, settings), out=tmp_path)
     assert math.isnan(outcome.accuracy.mean) and outcome.unseen is None and outcome.unseen_assign is not None
     assert outcome.spent is not None and not any("evaluation" in what for what in outcome.spent.uncovered)
