@@ -69,6 +69,12 @@ def test_the_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = [[0.3, -1.2, 0.1], [-1.0, 0.8, 0.4]]
     plain = printed(["python", "plain.py"], tmp_path).split()
     assert plain == clusterfl.load("runs/first").predict("hospital-03", np.array(x)).tolist()
+    # and without a method nobody has to say how many kinds there are
+    Path("unnamed.toml").write_text(Path("hospitals.toml").read_text().partition("[method]")[0])
+    said = printed(["clusterfl", "run", "unnamed.toml", "--out", "runs/unnamed", "--quiet"], tmp_path)
+    assert said.startswith("kin on ") and "clusters 2 of 2" in said
+    homes = [clusterfl.load(folder).clusters for folder in ("runs/first", "runs/unnamed")]
+    assert len({tuple(home[name] for home in homes) for name in homes[0]}) == 2, "the same two groups"
 
 
 def test_a_real_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
