@@ -12,6 +12,7 @@ import clusterfl
 
 NODES = 2
 SETTINGS = ["rounds=2", "data.clusters=2", "data.samples=40", "data.unseen=0", f"data.clients={NODES}"]
+SETTINGS += ["method.name=ifca", "method.k=2"]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -70,7 +70,9 @@ def as_method(value: Any, reference: str) -> type[Method[Any]]:
 
 
 def write_method(method: Method[Any]) -> Table:
-    table = {"name": reference_of(type(method)) or method.name, **tables.write(method, skip=("local",))}
+    ours = METHODS.get(method.name) is type(method)  # by its own name, even if it was once asked for by its place
+    name = method.name if ours else reference_of(type(method)) or method.name
+    table = {"name": name, **tables.write(method, skip=("local",))}
     return {**table, **{f.name: write_method(base) for f, base in bases_of(method)}}
 
 

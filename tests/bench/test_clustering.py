@@ -12,7 +12,7 @@ from clusterfl.commands.bench import lines
 @pytest.mark.parametrize("way", WAYS)
 def test_groups_are_found_and_what_it_took_is_said(way: str) -> None:
     """Above the number up to which all are compared with all."""
-    found = clustering(way, 1_100, "mlp", (40,), apart=0.5)
+    found = clustering(way, 1_100, "mlp", (40,), apart=1.0)
     assert found.ari == 1.0 and found.cpu_seconds > 0.0 and found.beside_mb >= 0.0
     (line,) = lines("clustering", {"ways": [found.json()]})
     assert line.startswith(f"clustering 1,100 models of {found.parameters:,} parameters by {way}")

@@ -26,6 +26,12 @@ def test_every_method_comes_back(name: str) -> None:
     assert Config.parse(tomllib.loads(config.toml())) == config
 
 
+def test_a_method_of_ours_is_written_by_its_name_even_when_its_place_was_asked_for() -> None:
+    """Nodes allow no other code than ours: after such a run in the same process they refused fedavg."""
+    placed = read_method({"name": "clusterfl.methods.fedavg:FedAvg"}, "method", SGD())
+    assert write_method(placed)["name"] == "fedavg" == write_method(METHODS["fedavg"]())["name"]
+
+
 def test_with_method_takes_its_table_and_the_common_k() -> None:
     config = Config.parse({"method": {"name": "ifca", "k": 3}, "methods": {"hypcluster": {"start": "independent"}}})
     other = config.with_method("hypcluster").method
