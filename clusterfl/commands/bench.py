@@ -158,8 +158,8 @@ def bench_scale(clients: int, sampled: int = 100, rounds: int = 100) -> None:
     say_json(scale(clients, sampled, rounds).json())
 
 
-def bench_clustering(way: str, models: int = 10_000) -> None:
+def bench_clustering(way: str, models: int = 10_000, apart: float = 0.3) -> None:
     """One clustering of many models, as JSON."""
     from clusterfl.bench.clustering import clustering
 
-    say_json(clustering(way, models).json())
+    say_json(clustering(way, models, apart=apart).json())

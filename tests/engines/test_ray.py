@@ -22,8 +22,10 @@ from clusterfl.parts.local import SGD
 from clusterfl.runs.setup import prepare
 from clusterfl.testing.compare import assert_equal
 from clusterfl.testing.small import play, small_population, small_task
+from tests.conftest import nothing_to_share
 
 ray = pytest.importorskip("ray", reason="the ray engine needs the extra: pip install 'clusterfl[ray]'")
+pytestmark = pytest.mark.skipif(nothing_to_share(), reason="Ray's nodes share memory, and /dev/shm has no room")
 
 RULE = SGD(lr=0.1, batch=10, epochs=1)
 IDS = torch.arange(12)

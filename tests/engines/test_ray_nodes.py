@@ -12,8 +12,10 @@ from clusterfl.errors import ClusterflError
 from clusterfl.methods.fedper import FedPer
 from clusterfl.parts.local import SGD
 from clusterfl.testing import assert_equal, play, small_population, small_task
+from tests.conftest import nothing_to_share
 
 ray = pytest.importorskip("ray", reason="the ray engine needs the extra: pip install 'clusterfl[ray]'")
+pytestmark = pytest.mark.skipif(nothing_to_share(), reason="Ray's nodes share memory, and /dev/shm has no room")
 
 METHOD = FedPer(local=SGD(lr=0.1, batch=10, epochs=1))
 

@@ -23,7 +23,8 @@ from .common import TESTS, Tally, assert_ok, launcher
 from .kills import COMMAND, assert_same, config, fingerprint, written
 from .load import bytes_of
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
+# joblib warns of a small /dev/shm, where commands should say one sentence
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent), "PYTHONWARNINGS": "ignore"}
 CLUSTERFL = (sys.executable, "-m", "clusterfl")
 POOL = {"name": "pool", "workers": 2, "stacked": True}
 
@@ -95,13 +96,13 @@ def few_files(most: int, *argv: str) -> int:
 def few_open_files(tally: Tally, amount: int, folder: Path) -> None:
     """Thousands of clients that keep something, worker processes, and few files that may be open."""
     process = launcher()
-    for most in (128, 256, 1024)[:amount]:
-        with tally.case(f"ulimit -n {most}"):
+    for most, clients in ((128, 1_000), (256, 3_000), (1024, 20_000))[:amount]:
+        with tally.case(f"ulimit -n {most}, {clients} clients"):
             found = []
             for name, engine in (("whole", {"name": "stacked"}), ("starved", POOL)):
                 out = folder / f"{most}-{name}"
                 chosen = config("fedper", engine, 2)
-                data = {**chosen.data.__dict__, "clients": 1_000 * amount, "unseen": 0}
+                data = {**chosen.data.__dict__, "clients": clients, "samples": 5, "unseen": 0}
                 path = written(out, chosen.model_copy(update={"data": type(chosen.data)(**data)}))
                 limit = most if name == "starved" else 1024
                 assert_ok(process.run("surroundings.few_files", limit, "run", path, "--out", str(out), "--quiet"))

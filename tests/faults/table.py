@@ -299,7 +299,7 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "few-open-files",
             "",
-            "worker processes, thousands of clients that keep something, `ulimit -n` of 128, 256 and 1,024",
+            "worker processes, up to 20,000 clients that keep something, `ulimit -n` of 128, 256 and 1,024",
             "the bits of one process",
             surroundings.few_open_files,
             1,
