@@ -97,7 +97,7 @@ def _best_start(squares: Tensor, k: int, key: Key, attackers: float, seedings: i
     """Seeds ``[k]`` and squared distances ``[m, k]`` to the means that plain trimmed k-means reaches from them.
 
     Of many seedings that wins whose kept points are nearest to their means in the end: where the noise of many
-    coordinates is larger than the groups' distances, seeds that miss a group look no worse than others. Half of them are
+    coordinates is larger than the distances of groups, seeds that miss one look no worse than others. Half of them are
     drawn, and first compared, along the k axes in which the points differ most, where there is less of that noise;
     the others by all coordinates, for liars may own those axes.
     """
