@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from clusterfl import keys
 from clusterfl.keys import Key
 from clusterfl.message import Declaration, Fields, Kept, Payload, declaration
-from clusterfl.tree import Tree, concat, row, take
+from clusterfl.tree import Tree, row, take
 
 if TYPE_CHECKING:
     from clusterfl.method import Procedures
@@ -114,10 +114,39 @@ def tensors_of(fields: Fields) -> Iterator[tuple[str, str, Tensor]]:
             yield from ((field, name, t) for name, t in value.items())
 
 
-def join(parts: list[Fields]) -> Fields:
-    """Chunks of replies as one."""
+def join(parts: Iterable[Fields], most: int) -> Fields:
+    """Chunks of replies of ``most`` clients at most, as one.
+
+    Each goes to its place as it comes: were they kept until the last, all replies would be held twice.
+    """
     out: Fields = {}
-    for name, first in parts[0].items():
-        values: list[Any] = [p[name] for p in parts]
-        out[name] = torch.cat(values) if isinstance(first, Tensor) else concat(values)
-    return out
+    held: dict[str, Tensor] = {}
+    rows = 0
+    for j, part in enumerate(parts):
+        if j == 0:
+            out = {n: _room(v, most) for n, v in part.items()}
+            held = _by_place(out)
+        found = _by_place(part)
+        for place in held.keys() | found.keys():
+            if _kind(held.get(place)) != _kind(found.get(place)):
+                raise ValueError(f"{place}: all replies to a call should have it, in one shape and type")
+        high = rows + max(map(len, found.values()), default=0)
+        for place, t in found.items():
+            held[place][rows:high] = t
+        rows = high
+    return {n: take_rows(v, slice(rows)) for n, v in out.items()}
+
+
+def _room(value: Payload, m: int) -> Payload:
+    """As ``value``, for so many rows."""
+    if isinstance(value, Tensor):
+        return value.new_empty(m, *value.shape[1:])
+    return {n: t.new_empty(m, *t.shape[1:]) for n, t in value.items()}
+
+
+def _by_place(fields: Fields) -> dict[str, Tensor]:
+    return {f"{field}.{name}" if name else field: t for field, name, t in tensors_of(fields)}
+
+
+def _kind(t: Tensor | None) -> tuple[torch.Size, torch.dtype] | None:
+    return None if t is None else (t.shape[1:], t.dtype)

@@ -222,30 +222,33 @@ class Cohort:
         down = sum(nbytes(v) for v in call.shared.values())
         down_each = sum(nbytes(v) for v in call.each.values()) // max(len(call.ids), 1)
         answered: list[Tensor] = []
-        parts: list[Fields] = []
         up: dict[str, int] = {}
-        for chunk in self.engine.execute(call) if len(call.ids) else ():
-            ids = call.ids[chunk.positions]
-            for name, value in chunk.fields.items():
-                up[name] = up.get(name, 0) + nbytes(value)
-            answered.append(ids)
-            if into is None:
-                parts.append(chunk.fields)
-            else:
-                into.add(ids, chunk.fields)
-                parts.append({n: v for n, v in chunk.fields.items() if n not in into.consumes})
+
+        def came() -> Iterator[Fields]:
+            for chunk in self.engine.execute(call) if len(call.ids) else ():
+                ids = call.ids[chunk.positions]
+                for name, value in chunk.fields.items():
+                    up[name] = up.get(name, 0) + nbytes(value)
+                answered.append(ids)
+                if into is None:
+                    yield chunk.fields
+                else:
+                    into.add(ids, chunk.fields)
+                    yield {n: v for n, v in chunk.fields.items() if n not in into.consumes}
+
+        fields = join(came(), len(call.ids))
         self.engine.traffic.count(call.label, (down + down_each) * len(call.ids), up)
         self._note_silent(len(call.ids) - sum(map(len, answered)))
         if not answered:
             raise NoReplies(call.label)
         ids = torch.cat(answered)
-        return Replies(ids, join(parts), self.only(ids))
+        return Replies(ids, fields, self.only(ids))
 
     def map(self, procedure: Procedure, shared: Mapping[str, Payload] | None = None, /, **each: Payload) -> Fields:
         """Server work over the rows of stacks, spread over the engine's cores; no client is asked."""
         ids = torch.arange(length(next(iter(each.values()))))
         call = replace(self._call(procedure, "on_server", ids, shared, each), server=True)
-        return join([chunk.fields for chunk in self.engine.execute(call)])
+        return join((chunk.fields for chunk in self.engine.execute(call)), len(ids))
 
     def _call(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -36,7 +37,31 @@ def test_rows_of_fields() -> None:
 
 
 def test_chunks_are_joined_in_their_order() -> None:
-    parts: list[Fields] = [{"a": torch.tensor([j]), "t": {"w": torch.tensor([[j]])}} for j in range(3)]
-    whole = join(parts)
+    parts: list[Fields] = [{"a": torch.tensor([j]), "t": {"w": torch.tensor([[j]])}, "e": {}} for j in range(3)]
+    whole = join(parts, 5)  # two clients did not answer
     tree: Any = whole["t"]
-    assert whole["a"].tolist() == [0, 1, 2] and tree["w"].shape == (3, 1)  # type: ignore[union-attr]
+    assert whole["a"].tolist() == [0, 1, 2] and tree["w"].tolist() == [[0], [1], [2]]  # type: ignore[union-attr]
+    assert whole["e"] == {} and join([{}, {}], 2) == {}
+
+
+def test_a_joined_reply_is_not_the_one_that_came() -> None:
+    """An engine may write the next reply where it wrote this one."""
+    came = torch.ones(2, 3)
+    whole = join([{"a": came}], 2)
+    came.zero_()
+    assert whole["a"].sum() == 6  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": torch.ones(1, 1)},
+        {"a": torch.ones(1, 3, dtype=torch.int64)},
+        {"b": torch.ones(1, 3)},
+        {"a": {"w": torch.ones(1, 3)}},
+    ],
+)
+def test_chunks_that_are_not_alike_are_not_joined(other: Fields) -> None:
+    """Nothing is broadcast, nothing takes another type, and no row is left as memory was."""
+    with pytest.raises(ValueError, match="all replies to a call should have it"):
+        join([{"a": torch.ones(1, 3)}, other], 2)

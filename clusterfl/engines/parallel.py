@@ -301,6 +301,6 @@ def _run(worker: Worker, head: tuple[Any, ...], shared: Fields, own: dict[str, A
     ids = call.ids.tolist()
     before = dict(zip(ids, own["kept"], strict=False))
     worker.states = dict(before)
-    fields = join([chunk.fields for chunk in worker.run(call)])
+    fields = join((chunk.fields for chunk in worker.run(call)), len(ids))
     after = [worker.states.get(i, {}) for i in ids]
     return [fields, [] if server else [s if s is not before[i] else {} for i, s in zip(ids, after, strict=True)]]

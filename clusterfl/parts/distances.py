@@ -12,22 +12,27 @@ from clusterfl.task import Task
 from clusterfl.tree import Tree
 
 COLUMNS = 8192  # a block of a hundred models in float64 stays in a cache
+ROWS = 1024  # models at a time: copies in float64 of thousands would be as large as the models
 PIECE = 500  # inputs at a time: batches over about a thousand cost more per input
 
 
-def squared_distances(models: Tensor, centers: Tensor) -> Tensor:
+def squared_distances(models: Tensor, centers: Tensor, *, origin: Tensor | None = None) -> Tensor:
     """Squared Euclidean distances ``[m, K]`` of the rows of ``models`` to those of ``centers``.
 
-    ``|a - b|^2 = |a|^2 - 2ab + |b|^2``, in float64 and with the centres' mean as origin, so that little
-    cancels: models of one run lie close together, far from zero. Equal centres get equal distances to the bit.
+    ``|a - b|^2 = |a|^2 - 2ab + |b|^2``, in float64 and with the centres' mean as origin, or another ``[P]``, so that
+    little cancels: models of one run lie close together, far from zero. Equal centres get equal distances to the bit.
     """
     scores = torch.zeros(len(models), len(centers), dtype=torch.float64)
-    for a, b in zip(models.split(COLUMNS, dim=1), centers.split(COLUMNS, dim=1), strict=True):
-        origin = b.double().mean(dim=0)
-        left, right = a.double() - origin, b.double() - origin
-        # one product per centre: inside one matrix product, equal columns may round differently
-        cross = torch.stack([left @ c.clone() for c in right], dim=1)
-        scores += left.square().sum(dim=1, keepdim=True) - 2.0 * cross + right.square().sum(dim=1)
+    for low in range(0, models.shape[1], COLUMNS):
+        part = slice(low, low + COLUMNS)
+        some = centers[:, part].double()
+        zero = some.mean(dim=0) if origin is None else origin[part].double()
+        right = some - zero
+        for out, rows in zip(scores.split(ROWS), models.split(ROWS), strict=True):
+            left = rows[:, part].double() - zero
+            # one product per centre: inside one matrix product, equal columns may round differently
+            cross = torch.stack([left @ c.clone() for c in right], dim=1)
+            out += left.square().sum(dim=1, keepdim=True) - 2.0 * cross + right.square().sum(dim=1)
     return scores.clamp(min=0.0)
 
 

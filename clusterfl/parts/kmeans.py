@@ -18,6 +18,7 @@ from clusterfl.parts.sketch import Moves, sample_of
 log = logging.getLogger(__name__)
 
 MANY = 4_000_000  # numbers, from which single precision has to do
+STEPS = 50  # turns of trimmed k-means, if nobody stops moving before
 
 
 def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
@@ -47,29 +48,22 @@ def kmeans(points: Tensor, k: int, key: Key, restarts: int = 20) -> Tensor:
 
 
 def trimmed_kmeans(
-    points: Tensor,
-    k: int,
-    key: Key,
-    *,
-    attackers: float = 0.2,
-    seedings: int = 100,
-    iterations: int = 50,
-    start: Tensor | None = None,
+    points: Tensor, k: int, key: Key, *, attackers: float = 0.2, seedings: int = 50, start: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Lloyd's algorithm with robust centres: labels ``[m]`` and centres ``[k, P]``.
 
     The share ``attackers`` of the points that is farthest from all centres moves none of them, and of the
-    others the same share of every coordinate is cut from each end. The start is the best of many k-means++
-    seedings, by the distances of the points that are kept: a seed on an outlier does not pay; or it is given.
+    others the same share of every coordinate is cut from each end. The start is the best end of many k-means++
+    seedings (:func:`_best_start`), or it is given.
     """
     if start is None:
-        squares = squared_distances(points, points)
-        seeds = _best_seeds(squares, k, key, attackers, seedings)
-        centers, scores = points[seeds], squares[:, seeds]
+        squares = squared_distances(points, points, origin=points.median(dim=0).values)  # liars pull the mean away
+        seeds, scores = _best_start(squares, k, key, attackers, seedings)
+        centers = points[seeds]
     else:
         centers, scores = start, squared_distances(points, start)
     labels = scores.argmin(dim=1)
-    for _ in range(iterations):
+    for _ in range(STEPS):
         near = untrimmed(scores, attackers)
         members = [near[labels[near] == j] for j in range(k)]
         centers = torch.stack([_center(points[at], centers[j], attackers) for j, at in enumerate(members)])
@@ -99,15 +93,61 @@ def untrimmed(scores: Tensor, attackers: float) -> Tensor:
     return scores.min(dim=1).values.argsort(stable=True)[:kept].sort().values
 
 
-def _best_seeds(squares: Tensor, k: int, key: Key, attackers: float, seedings: int) -> Tensor:
+def _best_start(squares: Tensor, k: int, key: Key, attackers: float, seedings: int) -> tuple[Tensor, Tensor]:
+    """Seeds ``[k]`` and squared distances ``[m, k]`` to the means that plain trimmed k-means reaches from them.
+
+    Of many seedings that wins whose kept points are nearest to their means in the end: where the noise of many
+    coordinates is larger than the distances of groups, seeds that miss one look no worse than others. Half of them are
+    drawn, and first compared, along the k axes in which the points differ most, where there is less of that noise;
+    the others by all coordinates, for liars may own those axes.
+    """
     kept = len(squares) - liars(attackers, len(squares))
-    best, least = torch.arange(k), torch.inf
+    flattened = _along_axes(squares, k, kept)
+    best, least = (torch.arange(k), squares[:, :k]), torch.inf
     for draws in keys.uniform(key, seedings, k).double():
-        seeds = _plus_plus(squares, kept, draws)
-        cost = float(squares[:, seeds].min(dim=1).values.sort().values[:kept].sum())
-        if cost < least:
-            best, least = seeds, cost
+        for away in (flattened, squares):
+            seeds = _plus_plus(away, kept, draws)
+            scores = _trimmed_means(squares, away[:, seeds], attackers)
+            cost = float(scores.min(dim=1).values.sort().values[:kept].sum())
+            if cost < least:
+                best, least = (seeds, scores), cost
     return best
+
+
+def _along_axes(squares: Tensor, k: int, kept: int) -> Tensor:
+    """Squared distances ``[m, m]`` along the points' k principal axes (classical scaling).
+
+    The origin is the mean of the ``kept`` most central points, and for the axes none counts for more than the median
+    one: liars may be anywhere.
+    """
+    central = squares.median(dim=1).values.argsort(stable=True)[:kept]
+    away = squares[:, central].mean(dim=1)
+    gram = 0.5 * (away + away.unsqueeze(1) - squares - away[central].mean())
+    norms = gram.diagonal().clamp(min=0.0).sqrt()
+    scale = (norms.median() / norms.clamp(min=1e-300)).clamp(max=1.0)
+    values, vectors = torch.linalg.eigh(scale.unsqueeze(1) * gram * scale)
+    clear = values > 1e-10 * values[-1].clamp(min=1e-300)
+    axes = (vectors / values.clamp(min=1e-300).sqrt())[:, clear][:, -k:]
+    along = gram @ (scale.unsqueeze(1) * axes)
+    return squared_distances(along, along)
+
+
+def _trimmed_means(squares: Tensor, scores: Tensor, attackers: float) -> Tensor:
+    """Lloyd's algorithm with means of the points that are kept, by the points' distances alone: ``[m, k]``, squared
+    distances to the last means, as |x - mean|^2 = mean_i |x - x_i|^2 - mean_ij |x_i - x_j|^2 / 2."""
+    labels = scores.argmin(dim=1)
+    for _ in range(STEPS):
+        near = untrimmed(scores, attackers)
+        belongs = torch.zeros_like(scores)
+        belongs[near, labels[near]] = 1.0
+        counts = belongs.sum(dim=0)
+        share = belongs / counts.clamp(min=1.0)
+        away = squares @ share
+        scores = torch.where(counts > 0, (away - 0.5 * (share * away).sum(dim=0)).clamp(min=0.0), scores)
+        before, labels = labels, scores.argmin(dim=1)
+        if torch.equal(before, labels):
+            break
+    return scores
 
 
 def _plus_plus(squares: Tensor, kept: int, draws: Tensor) -> Tensor:

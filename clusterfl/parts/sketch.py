@@ -28,6 +28,7 @@ COORDINATES = 4096  # of a model, where distances are sums of absolute values, w
 STEPS = 20  # turns of means and assignments in the sketch, if they do not settle before
 LAST_STEPS = 3  # the same in all coordinates
 BLOCK = 128  # models at a time
+ROWS = 1024  # sketches at a time
 
 Distance = Callable[[Tensor, Tensor], Tensor]  # [m, P] and [K, P] -> [m, K]
 
@@ -169,8 +170,10 @@ def settle(points: Tensor, means: Tensor, distance: Distance) -> Tensor:
 def mean_rows(points: Tensor, labels: Tensor, k: int, *, old: Tensor | None = None) -> Tensor:
     """``[k, P]``: the mean of the rows of every group; a group without any keeps its old one, or is zero."""
     counts = torch.bincount(labels, minlength=k).unsqueeze(1)
-    means = torch.zeros(k, points.shape[1], dtype=torch.float64).index_add_(0, labels, points.double())
-    means = means / counts.clamp(min=1)
+    sums = torch.zeros(k, points.shape[1], dtype=torch.float64)
+    for of, some in zip(labels.split(ROWS), points.split(ROWS), strict=True):
+        sums.index_add_(0, of, some.double())
+    means = sums / counts.clamp(min=1)
     if old is not None:
         means = torch.where(counts > 0, means, old.double())
     return means.to(points.dtype)

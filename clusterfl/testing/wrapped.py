@@ -93,7 +93,7 @@ class _Masked(Wrapper):
         if call.server or call.measure or not chunks:
             yield from chunks
             return
-        fields: dict[str, Any] = join([chunk.fields for chunk in chunks])
+        fields: dict[str, Any] = join((chunk.fields for chunk in chunks), len(call.ids))
         ids = torch.cat([chunk.positions for chunk in chunks])
         weights = [fields[n] for n, k in call.declared.items() if isinstance(k, Weight) and n in fields]
         homes = [fields[n] for n, k in call.declared.items() if isinstance(k, Cluster) and n in fields]

@@ -180,8 +180,8 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "many-clients",
             "T28",
-            "10,000 clients, 20 rounds, 1 % at a time, against 1,000",
-            "peak of memory, data apart, within 1.3 times",
+            "10,000 clients, all at the start, then 20 rounds with 1 % at a time, against 1,000",
+            "peak of memory from the first to the results, data apart, within 1.3 times",
             load.many_clients,
             200,
             10_000,
