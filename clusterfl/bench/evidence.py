@@ -17,9 +17,9 @@ from clusterfl.data.population import Population
 from clusterfl.data.scenario import DataConfig, build
 from clusterfl.metrics import clustering
 from clusterfl.parts.describe import Describe, Known, read, summaries
-from clusterfl.parts.evidence import Summaries, evidence, to_groups
+from clusterfl.parts.evidence import Summaries, evidence
 from clusterfl.parts.features import projected, shapes
-from clusterfl.parts.kinship import agglomerate, find_groups, numbered, refine, settled
+from clusterfl.parts.kinship import agglomerate, best_possible, find_groups, numbered, refine, settled
 from clusterfl.parts.spreads import FLOOR, Groups, measured
 from clusterfl.task import Task
 
@@ -123,6 +123,11 @@ def without_second_look(known: Known) -> Groups:
     return settled(s, torch.zeros(len(s), dtype=torch.int64))
 
 
+def without_narrow_look(known: Known) -> Groups:
+    """Groups differ in all directions."""
+    return find_groups(_summaries(known), narrow=False)
+
+
 VARIANTS: dict[str, Callable[[Known], Groups]] = {
     "whole": whole,
     "no mask": without_mask,
@@ -132,6 +137,7 @@ VARIANTS: dict[str, Callable[[Known], Groups]] = {
     "no refinement": without_refinement,
     "no client effect": without_client_effect,
     "no second look": without_second_look,
+    "all directions": without_narrow_look,
     "no light": whole,
     "pixels": whole,
 }
@@ -177,6 +183,14 @@ def describe_all(population: Population, describe: Describe) -> Known:
     return read(stacked, describe)
 
 
+def limit(population: Population) -> float | None:
+    """ARI of the best that can be known from what clients say before training; None without true groups."""
+    if population.truth is None:
+        return None
+    truth = population.truth[: population.clients].unique(return_inverse=True)[1]
+    return clustering(best_possible(_summaries(describe_all(population, Describe())), truth), truth).ari
+
+
 def study(
     worlds: Sequence[World], seeds: Sequence[int], variants: Sequence[str], describe: Describe, root: str | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -195,9 +209,7 @@ def study(
                 start = time.perf_counter()
                 found = VARIANTS[variant](said[kind])
                 seconds = time.perf_counter() - start
-                s = _summaries(said[kind])
-                right = measured(s, truth)
-                best = to_groups(right.turned(s), truth, right.spread).argmax(dim=1)
+                best = best_possible(_summaries(said[kind]), truth)
                 yield {
                     "world": world.name,
                     "seed": seed,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from clusterfl.bench.evidence import limit
 from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.methods import METHODS
@@ -177,7 +178,7 @@ def _oracle(config: Config, population: Population) -> dict[str, Any]:
         "accuracy": float(known.mean()),
         "worst5": float(known.sort().values[:5].mean()),
         "each": _each(accuracy),
-        "ari": 1.0 if len(truth.unique()) > 1 else None,
+        "ari": limit(population),
         "clusters": len(truth.unique()),
         "bytes_up": up,
         "bytes_down": down,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -124,13 +125,32 @@ def cross_personal(
 ) -> Tensor:
     """The main metric ``[len(ids), G]`` of what each client would use on the test data of each group of clients.
 
-    Of its own group that is its own data, of another group those of one member, in turn.
+    Of its own group that is its own data, of another group those of some of its members, on average.
     """
+    name = engine.task.metric.name
+    at_home = evaluate(engine, method, served, ids, keys.fold_in(key, "home"), round).of(name)
     columns = []
     for g in groups.unique().tolist():
-        hosts = ids[groups == g]
-        guests = hosts[torch.arange(len(ids)) % len(hosts)]
-        test_of = torch.where(groups == g, ids, guests)
-        scores = evaluate(engine, method, served, ids, keys.fold_in(key, "abroad", g), round, test_of=test_of)
-        columns.append(scores.of(engine.task.metric.name))
+        guests = (groups != g).nonzero().flatten()
+        away = replace(served, index=served.index[guests])
+        found = [
+            evaluate(engine, method, away, ids[guests], keys.fold_in(key, "abroad", g, v), round, test_of=hosts).of(
+                name
+            )
+            for v, hosts in enumerate(visits(len(guests), ids[groups == g]))
+        ]
+        columns.append(at_home.index_copy(0, guests, torch.stack(found).nanmean(dim=0)) if found else at_home)
     return torch.stack(columns, dim=1)
+
+
+VISITS = 100  # to a group, where it and its guests have as many pairs
+
+
+def visits(guests: int, hosts: Tensor) -> Iterator[Tensor]:
+    """Hosts of every guest ``[guests]``, visit by visit: each guest visits as many, and each host is visited as often
+    as any other, or once less. Of a small group everybody is visited by everybody."""
+    if not guests:
+        return
+    each = min(len(hosts), -(-max(VISITS, len(hosts)) // guests))
+    for v in range(each):
+        yield hosts[(each * torch.arange(guests) + v) % len(hosts)]

@@ -18,20 +18,20 @@ from clusterfl.cohort import Cohort, Replies
 from clusterfl.errors import NoReplies
 from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
-from clusterfl.message import Kept, Loss, Payload, on_client
+from clusterfl.message import Kept, Payload, on_client
 from clusterfl.method import Clusters, Method, Served, log_clusters
 from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, weight_field
-from clusterfl.parts.describe import Describe, Unit, kinds, multiplier, read
-from clusterfl.parts.evidence import pooled, to_groups
-from clusterfl.parts.kinship import find_groups, placed
+from clusterfl.parts.describe import Describe, Unit, kinds, multiplier
+from clusterfl.parts.evidence import to_groups
+from clusterfl.parts.explained import blurred
+from clusterfl.parts.kinship import find_groups
 from clusterfl.parts.local import SGD
 from clusterfl.parts.members import Members, Personal, own_model
+from clusterfl.parts.newcomers import Place, by_inputs, by_labels
 from clusterfl.parts.regroup import candidates, common_body, followed, joined_again, mixed, renamed, with_means
-from clusterfl.parts.spreads import measured
 from clusterfl.parts.start import first_net
 from clusterfl.parts.told import Told
-from clusterfl.parts.trial import jury, other_half, useless
-from clusterfl.parts.unlabelled import misfits
+from clusterfl.parts.trial import PATIENCE, noted, other_half, verdict
 from clusterfl.task import Task
 from clusterfl.tree import Tree, concat, put, put_rows, repeat, row, rows, stack, take
 
@@ -47,6 +47,10 @@ class KinState(Told, Clusters):
     """The groups' models, and what every client has said about its data."""
 
     trial: Tensor  # [K] int64: rounds until a group has to show that it pays; -1: it has
+    scores: (
+        Tensor  # [N, 2]: on trial, a client's latest errors with its group's model and the joint one, by its round's
+    )
+    tried: Tensor  # [N, 2] bool: whether it has had that model
     joint: Tree  # the model of all groups together that those on trial are compared with, if there are any
     joined: Tensor  # [N] bool: whose group did not pay
     maybe: Tensor  # [N, K] bool: the groups that a client may belong to
@@ -60,7 +64,7 @@ class Kin(Method[KinState]):
     name: ClassVar[str] = "kin"
     summary: ClassVar[str] = "finds groups, and how many, from class means sent once before training; FedAvg per group"
     paper: ClassVar[str] = "this project"
-    runs = (Describe, Members)
+    runs = (Describe, Members, Place)
 
     local: SGD = SGD()
     groups: int | None = option(None, "how many groups; unset: as many as there is evidence for")
@@ -68,8 +72,11 @@ class Kin(Method[KinState]):
     features: Features = option("random", "of samples: fixed random ones, or the model's own after a warm-up")
     dims: int = option(64, "features of a sample")
     warmup: int = option(5, "rounds of FedAvg before features = 'model' looks at clients")
-    trial: int = option(4, "rounds until a group's members compare its model with the joint one; 0: never")
-    held: float = option(0.2, "share of its samples that a client holds out during a trial")
+    trial: int = option(
+        4,
+        "rounds until it is asked whether groups do better than the joint model, and thrice as many at most; 0: never",
+    )
+    held: float = option(0.2, "share of its samples that a client holds out to see what pays: groups, its own training")
     either: Either = option("mean", "what a client uses that may be in several groups: their mean, or the likeliest")
     share: Share = option("none", "what all groups have in common: nothing, or all but the head")
     personal: Personal = option("head", "what a client does to its group's model: nothing, or train all, or its head")
@@ -90,10 +97,9 @@ class Kin(Method[KinState]):
         above(0, self, "epsilon", "delta", "held")
         if not self.held < 1 or not self.delta < 1:
             raise ValueError(f"held={self.held} and delta={self.delta} should be below 1")
-        for name, words in (("by", By), ("features", Features), ("either", Either), ("share", Share)):
-            one_of(words, self, name)
-        for name, words in (("personal", Personal), ("newcomers", Newcomers), ("unit", Unit), ("weights", Weights)):
-            one_of(words, self, name)
+        words = {"by": By, "features": Features, "either": Either, "share": Share, "personal": Personal}
+        for name, known in {**words, "newcomers": Newcomers, "unit": Unit, "weights": Weights}.items():
+            one_of(known, self, name)
         check_rule(self.aggregate)
 
     @property
@@ -106,7 +112,7 @@ class Kin(Method[KinState]):
 
     @property
     def members(self) -> Members:
-        return Members(self.local, self.held, self.weights, self.watch)
+        return Members(self.local, self.held, self.tune_epochs, self.weights, self.watch)
 
     # -- the server ------------------------------------------------------------------------------------
 
@@ -118,6 +124,8 @@ class Kin(Method[KinState]):
             centers=repeat(first_net(task, key), 1),
             assign=torch.zeros(n, dtype=torch.int64),
             trial=torch.tensor([self.trial]),
+            scores=torch.zeros(n, 2),
+            tried=torch.zeros(n, 2, dtype=torch.bool),
             joint={},
             joined=no,
             maybe=torch.ones(n, 1, dtype=torch.bool),
@@ -174,16 +182,15 @@ class Kin(Method[KinState]):
         centers = stack([mixed(state.centers, line) for line in mass])
         trial = state.trial[mass.argmax(dim=1)]
         assign = put(torch.full((n,), int(torch.bincount(labels).argmax())), ids, labels)  # others wait in the largest
-        everywhere = torch.ones(n, k, dtype=torch.bool)
-        return replace(state, centers=centers, assign=assign, trial=trial, maybe=put(everywhere, ids, maybe))
+        maybe = put(torch.ones(n, k, dtype=torch.bool), ids, maybe)
+        tried = state.tried & (assign == state.assign).unsqueeze(1)
+        return replace(state, centers=centers, assign=assign, trial=trial, maybe=maybe, tried=tried)
 
     def train_groups(self, state: KinState, cohort: Cohort) -> KinState:
-        """FedAvg in every group. Of groups on trial half the members train the joint model, and all hold samples out;
-        in the last round of it some of them compare."""
-        group, ids = state.assign[cohort.ids], cohort.ids
+        """FedAvg in every group. Of groups on trial half the members, in turn, train the joint model, and all hold
+        samples out and say how well the model that they got would do on these."""
+        ids, group = cohort.ids, state.assign[cohort.ids]
         tried = (state.trial[group] > 0) & (state.k > 1) & (self.groups is None)
-        due = ids[tried & (state.trial[group] == 1)]
-        judges = torch.isin(ids, jury(due, state.assign, keys.fold_in(cohort.key, "jury")))
         models, trains = state.centers, state.assign
         if bool(tried.any()):
             sizes = torch.zeros(state.k, dtype=torch.float64).index_add_(0, state.assign, state.sizes)
@@ -191,17 +198,11 @@ class Kin(Method[KinState]):
             away = ids[tried][other_half(ids[tried], state.assign, cohort.round)]
             trains = put(trains, away, torch.full((len(away),), state.k))
         mean = self.aggregate.by(models, trains, weight_field(self.weights))
-        own, answers = state.assign[ids[judges]], []
-        other = torch.where(trains[ids[judges]] == own, state.k, own)
-        for some, procedure, more in (
-            (ids[~tried], self.members.train, {}),
-            (ids[tried & ~judges], self.members.try_out, {}),
-            (ids[judges], self.members.compare, {"other": other}),
-        ):
+        answers = []
+        for some, procedure in ((ids[~tried], self.members.train), (ids[tried], self.members.try_out)):
             if len(some):
                 with suppress(NoReplies):
-                    each = {name: take(models, index) for name, index in {"theta": trains[some], **more}.items()}
-                    answers.append(cohort.only(some).run(procedure, into=mean, **each))
+                    answers.append(cohort.only(some).run(procedure, into=mean, theta=take(models, trains[some])))
         if not answers:
             raise NoReplies("Kin.train")
         ids, centers = torch.cat([got.ids for got in answers]), mean.result()
@@ -213,22 +214,37 @@ class Kin(Method[KinState]):
         if self.watch:
             news = torch.cat([got["changed"] for got in answers]) > 0
             state = replace(state, stale=put(state.stale, ids, state.stale[ids] | news))
-        left = torch.where((state.trial > 1) & (state.k > 1), state.trial - 1, state.trial)
-        state = replace(state, centers=centers, trial=left)
+        state = replace(state, centers=centers)
         for got in answers:
             if "losses" in got.fields:
-                away = (trains[got.ids] == state.k).unsqueeze(1)
-                losses = torch.where(away, got["losses"].flip(1), got["losses"])
-                return self.judge(state, cohort, state.assign[got.ids], losses)
+                state = self.judge(self.note(state, got, trains[got.ids] == state.k), cohort)
         return state
 
-    def judge(self, state: KinState, cohort: Cohort, group: Tensor, losses: Tensor) -> KinState:
-        """A group must pay: where members do better with the joint model than in their ``group`` it is joined."""
+    def note(self, state: KinState, got: Replies, joint: Tensor) -> KinState:
+        """What clients said of the model that they had, of their group's or of the ``joint`` one."""
+        errors, column = noted(got["losses"], joint), joint.long().unsqueeze(1)
+        if errors is None:
+            return state
+        scores = state.scores[got.ids].scatter(1, column, errors.unsqueeze(1))
+        tried = state.tried[got.ids].scatter(1, column, True)
+        return replace(state, scores=put(state.scores, got.ids, scores), tried=put(state.tried, got.ids, tried))
+
+    def judge(self, state: KinState, cohort: Cohort) -> KinState:
+        """A group must pay: where members do better with the joint model than in it by more than chance, it is joined.
+        While it is not known whether groups pay they stay on trial and are asked in every round, if they are clear;
+        others need to pay at once."""
+        due = state.trial == 1
+        state = replace(state, trial=torch.where(state.trial > 1, state.trial - 1, state.trial))
+        if not bool(due.any()):
+            return state
+        both = state.tried.all(dim=1) & due[state.assign]
+        own, joint = state.scores[both].unbind(dim=1)
+        fails, pays = verdict(joint - own, state.assign[both], state.k)
         s, _ = state.summaries(state.speakers, labels=self.counts_labels)
-        blurred = measured(s, state.assign[state.speakers]).blurred
-        fails = useless(losses.double(), group, state.k, blurred=blurred)
+        fails = due if not pays and blurred(s, state.assign[state.speakers]) else fails
+        again = not pays and cohort.round + 1 < PATIENCE * self.trial
+        state = replace(state, trial=torch.where(due, 1 if again else -1, state.trial))
         cohort.log(useless=fails.sum().item())
-        state = replace(state, trial=put(state.trial, group, torch.full_like(group, -1)))
         state = self.join(state, fails) if bool(fails.any()) else state
         return state if bool((state.trial > 0).any()) else replace(state, joint={})
 
@@ -256,8 +272,8 @@ class Kin(Method[KinState]):
         n = len(cohort)
         if not bool(state.known.any()):
             return self.served(state, torch.zeros(n, dtype=torch.int64), torch.ones(n, 1, dtype=torch.bool))
-        sent: dict[str, Payload] = {"theta": state.probe} if state.probe else {}
-        got, table = (self.by_inputs if self.newcomers == "inputs" else self.by_labels)(state, cohort, sent)
+        place = by_inputs if self.newcomers == "inputs" else by_labels
+        got, table = place(Place(self.description, self.counts_labels), cohort, state, state.assign, state.probe)
         at = torch.searchsorted(cohort.ids, got.ids, sorter=cohort.ids.argsort())
         at = cohort.ids.argsort()[at]
         labels = table.argmax(dim=1)
@@ -266,35 +282,11 @@ class Kin(Method[KinState]):
         maybe = put(torch.ones(n, state.k, dtype=torch.bool), at, candidates(table, labels))
         return self.served(state, assign, maybe)
 
-    def by_labels(self, state: KinState, cohort: Cohort, sent: dict[str, Payload]) -> tuple[Replies, Tensor]:
-        got = cohort.run(self.description.describe, sent)
-        ids = state.speakers
-        s, _ = state.summaries(ids, labels=self.counts_labels, guests=read(got, self.description))
-        return got, placed(s, state.assign[ids], state.k)
-
-    def by_inputs(self, state: KinState, cohort: Cohort, sent: dict[str, Payload]) -> tuple[Replies, Tensor]:
-        ids = state.speakers
-        s, whiten = state.summaries(ids, labels=self.counts_labels)
-        groups = pooled(s, state.assign[ids], state.k)
-        shares = groups.weights / groups.weights.sum(dim=1, keepdim=True).clamp(min=1e-12)
-        known = {"means": groups.means.float(), "shares": shares.float(), "whiten": whiten.float()}
-        got = cohort.run(self.fit, {**sent, **known})
-        return got, -got["losses"].double()
-
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + bytes_of(self.weights) + (4 if self.watch else 0)
 
     # -- the client ------------------------------------------------------------------------------------
 
-    @on_client(losses=Loss())
-    def fit(
-        self, me: Client, means: Tensor, shares: Tensor, whiten: Tensor, theta: Tree | None = None
-    ) -> dict[str, Payload]:
-        """How badly the client's inputs, without labels, fit each group."""
-        z = torch.cat([self.description.features(me, x, theta) @ whiten for x, _, _ in me.train.pieces()])
-        return {"losses": misfits(z, me.train.w, means, shares)}
-
     @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
-        rule = replace(self.local, epochs=self.tune_epochs, steps=None)
-        return {"theta": own_model(me, theta, self.personal, rule)}
+        return {"theta": own_model(me, theta, self.personal, self.members.tuning, self.held)}

@@ -16,13 +16,14 @@ from torch.nn import functional as F
 from clusterfl import keys
 
 FILTERS, KERNEL, POOL, GRID = 32, 5, 4, 4  # of the random convolution: windows of 4x4 pixels, at least 4x4 of them
+CORNERS = 2  # contrast is that of each quarter of an image
 ROOT = ("kin", "features")
 
 
 def random_features(x: Tensor, d: int) -> Tensor:
     """``[n, d']`` with ``d' <= d``, each row at most 1 long: what kind of sample it is decides how.
 
-    Images ``[n, C, H, W]``: shapes, and a quarter as much of light. Vectors: projected if they are longer than d.
+    Images ``[n, C, H, W]``: shapes, light and contrast. Vectors: projected if they are longer than d.
     Tokens: hashed counts.
     """
     if not x.is_floating_point():
@@ -31,10 +32,14 @@ def random_features(x: Tensor, d: int) -> Tensor:
 
 
 def convolved(x: Tensor, d: int) -> Tensor:
-    """Shapes, and beside them light itself, as the mean pixels of a 4x4 grid."""
-    light = F.adaptive_avg_pool2d(x.mean(dim=1, keepdim=True), (GRID, GRID)).flatten(1)
-    few = min(d // 4, GRID * GRID)
-    parts = (projected(shapes(x), d - few), projected(light, few)) if few else (projected(shapes(x), d),)
+    """Shapes whatever the light, light whatever the contrast, and contrast itself: of 64 features 48, 12 and 4."""
+    gray = x.mean(dim=1, keepdim=True)
+    contrast = F.adaptive_avg_pool2d(gray.abs(), (CORNERS, CORNERS)).flatten(1)
+    light = F.adaptive_avg_pool2d(gray, (GRID, GRID)).flatten(1) / contrast.mean(dim=1, keepdim=True).clamp(min=1e-3)
+    strong, few = min(d // 16, CORNERS**2), min(d // 4, GRID**2)
+    parts = [
+        projected(z, width) for z, width in ((shapes(x), d - few), (light, few - strong), (contrast, strong)) if width
+    ]
     return torch.cat(parts, dim=1) / math.sqrt(len(parts))
 
 

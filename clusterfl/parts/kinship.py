@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.parts.evidence import Spread, Summaries, evidence, pooled, to_groups
-from clusterfl.parts.explained import explained
-from clusterfl.parts.spreads import Groups, measured
+from clusterfl.parts.explained import explained, fitted
+from clusterfl.parts.spreads import Groups, along, clear_directions, measured
 
 MOST = 512  # clients that are agglomerated at once; more are assigned to what a sample of so many shows
 FEW = 16  # groups for which a smaller table is not worth its making
@@ -20,20 +21,29 @@ MOVES = 32  # times that the surest clients move
 EFFECTS = 4  # times that the client effect is measured anew
 
 
-def find_groups(s: Summaries, k: int | None = None, *, effect: bool = True) -> Groups:
+def find_groups(s: Summaries, k: int | None = None, *, effect: bool = True, narrow: bool = True) -> Groups:
     """As many groups as there is evidence for (or k), out of whitened summaries.
 
     What all classes of a client have in common may be its own effect or its group's, as light and contrast are. So
-    groups are looked for twice: as if all of it were the clients' own, and as if none were. Those count that explain
-    their members better.
+    groups are looked for twice: as if all of it were the clients' own, and as if none were. And they may differ in all
+    directions or in a few, where the others would only hide it: if there are such, both looks are taken along these,
+    too. Those count that explain their members better (:func:`explained`), and :func:`bettered` looks for others that
+    do so still more.
     """
     if len(s) > MOST:
-        return _find_many(s, k, effect=effect)
+        return _find_many(s, k, effect=effect, narrow=narrow)
     together = torch.zeros(len(s), dtype=torch.int64)
-    free = _grouped(s, measured(s, together, effect=False, own=False), k)
     if not effect:
-        return replace(measured(s, together, effect=False, own=False), labels=free)
-    return max((settled(s, start, k) for start in (together, free)), key=lambda found: explained(s, found))
+        found = measured(s, together, effect=False, own=False)
+        return replace(found, labels=_grouped(s, found, k))
+    looks = []
+    for few in dict.fromkeys((None, clear_directions(s) if narrow else None)):
+        seen = along(s, few)
+        looks.append(replace(settled(seen, together, k), among=few))
+        free = _grouped(seen, measured(seen, together, effect=False, own=False), k)
+        if not torch.equal(free, looks[-1].labels):  # else they are settled already
+            looks.append(replace(settled(seen, free, k), among=few))
+    return bettered(s, max(looks, key=partial(explained, s)), k)
 
 
 def settled(s: Summaries, labels: Tensor, k: int | None = None) -> Groups:
@@ -59,12 +69,42 @@ def settled(s: Summaries, labels: Tensor, k: int | None = None) -> Groups:
     return found
 
 
+def bettered(s: Summaries, found: Groups, k: int | None = None) -> Groups:
+    """The groups found, or others beside the same spreads that explain clients better.
+
+    Agglomeration takes a class that looks alike for a sign of one group. Where groups differ in a few classes only that
+    is no sign, and clients that share the others are pooled first, wrongly and for good. So it is done again as if half
+    of the classes looked the same everywhere. Then groups are dissolved, one by one, as long as the rest do better.
+    """
+    turned, spread = found.turned(s), found.spread
+    other = refine(turned, agglomerate(turned, replace(spread, same=0.5), k), spread, k)
+    found = max(found, replace(found, labels=other), key=partial(explained, s))
+    while k is None and int(found.labels.max()) > 0:
+        table, labels = to_groups(turned, found.labels, spread), found.labels
+        tries = []
+        for g in range(table.shape[1]):
+            elsewhere = table.index_fill(1, torch.tensor(g), -torch.inf).argmax(dim=1)
+            tries.append(replace(found, labels=numbered(torch.where(labels == g, elsewhere, labels))))
+        one_less = max(tries, key=partial(explained, s))
+        one_less = replace(one_less, labels=refine(turned, one_less.labels, spread))
+        if explained(s, one_less) <= explained(s, found):
+            break
+        found = one_less
+    return found
+
+
 def placed(s: Summaries, labels: Tensor, k: int) -> Tensor:
     """``[n, K]``: the evidence that clients after the first, whose ``labels`` are known, are one with each group."""
     first, rest = torch.arange(len(s)).split([len(labels), len(s) - len(labels)])
-    found = measured(s.take(first), labels)
+    found = fitted(s.take(first), labels)
     turned = found.turned(s)
     return evidence(turned.take(rest), pooled(turned.take(first), labels, k), found.spread)
+
+
+def best_possible(s: Summaries, truth: Tensor) -> Tensor:
+    """Every client placed by the statistics and spreads of the *true* groups, itself left out."""
+    right = fitted(s, truth)
+    return to_groups(right.turned(s), truth, right.spread).argmax(dim=1)
 
 
 def in_company(s: Summaries, labels: Tensor, spread: Spread) -> Tensor:
@@ -85,11 +125,11 @@ def _grouped(s: Summaries, found: Groups, k: int | None) -> Tensor:
     return refine(turned, agglomerate(turned, found.spread, k), found.spread, k)
 
 
-def _find_many(s: Summaries, k: int | None, *, effect: bool) -> Groups:
+def _find_many(s: Summaries, k: int | None, *, effect: bool, narrow: bool) -> Groups:
     """A sample is agglomerated, the rest assigned; those that belong to no group found are agglomerated again."""
     order = keys.permutation(keys.key(0), len(s))
     first = order[:MOST]
-    found = find_groups(s.take(first), k, effect=effect)
+    found = find_groups(s.take(first), k, effect=effect, narrow=narrow)
     turned, spread = found.turned(s), found.spread
     labels = torch.full((len(s),), -1)
     labels[first] = found.labels

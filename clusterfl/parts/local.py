@@ -16,6 +16,7 @@ from clusterfl.method import Procedures, Registered
 from clusterfl.parts import perceptron
 from clusterfl.parts.optimizers import Adam, Moments, Optimizer, PlainSGD
 from clusterfl.parts.schedules import Schedule
+from clusterfl.scores import answered
 from clusterfl.tree import Tree, row, rows, select
 
 Gradient = Callable[[Client, Tree, Batch], Tree]
@@ -206,6 +207,17 @@ def eval_loss(me: Client, theta: Tree) -> Tensor:
     for x, y, w in me.train.pieces():
         losses = me.task.per_sample(me.task.logits(theta, x), y)
         total = total + (losses if w is None else losses * w).sum()
+    return total / me.size.clamp(min=1.0)
+
+
+def eval_error(me: Client, theta: Tree) -> Tensor:
+    """The share of the train shard's samples that a model gets wrong; of numbers the mean loss."""
+    if me.task.regression:
+        return eval_loss(me, theta)
+    total = torch.zeros((), device=me.key.device)
+    for x, y, w in me.train.pieces():
+        wrong = (answered(me.task.logits(theta, x)) != y).to(total.dtype)
+        total = total + (wrong if w is None else wrong * w).sum()
     return total / me.size.clamp(min=1.0)
 
 

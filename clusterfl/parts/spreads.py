@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from clusterfl.parts.evidence import Spread, Summaries, pooled
+from clusterfl.parts.evidence import Spread, Summaries, others, pooled
 
 FLOOR = 0.02  # the least tau²: groups nearer than a seventh of a class's own spread are not worth a model
+CLEAR = 1.5  # times the most that noise alone spreads clients in one direction
 
 
 @dataclass(frozen=True)
@@ -43,31 +45,56 @@ class Groups:
 
     labels: Tensor  # [N]
     spread: Spread
-    basis: Tensor  # [d, d]: means are compared along these directions, those of the client effect
+    basis: Tensor  # [r, r]: means are compared along these directions, those of the client effect
     own: Own
+    among: Tensor | None = None  # [d, r]: the only directions in which groups differ; None: they may in all
 
     @property
-    def blurred(self) -> bool:
-        """Whether groups hardly lie apart, or their members more than half as far."""
-        own = self.own.values / (1.0 + self.own.typical * self.own.values)  # in the units of the others
-        within = float(own.mean() + self.spread.omega.mean())
-        return self.spread.tau2 <= FLOOR or within > 0.5 * self.spread.tau2
+    def within(self) -> float:
+        """The variance between members of one group beside noise, in the units of tau²."""
+        own = self.own.values / (1.0 + self.own.typical * self.own.values)
+        return float(own.mean() + self.spread.omega.mean())
 
     def turned(self, s: Summaries) -> Summaries:
         """Summaries as they are compared."""
-        soft = self.own.soften(s)
+        soft = self.own.soften(along(s, self.among))
         return replace(soft, means=soft.means @ self.basis)
 
 
-def measured(s: Summaries, labels: Tensor, *, effect: bool = True, own: bool = True) -> Groups:
+def along(s: Summaries, directions: Tensor | None) -> Summaries:
+    return s if directions is None else replace(s, means=s.means @ directions)
+
+
+def measured(
+    s: Summaries, labels: Tensor, *, effect: bool = True, own: bool = True, among: Tensor | None = None
+) -> Groups:
     """These groups, and how far apart groups and clients lie if the groups are right."""
+    s = along(s, among)
     d = s.means.shape[-1]
     found = own_spread(s, labels) if own else Own.none(d)
     soft = found.soften(s)
     values, basis = torch.zeros(d, dtype=torch.float64), torch.eye(d, dtype=torch.float64)
     if effect:
         values, basis = variances(client_effect(soft, labels), len(s))
-    return Groups(labels, Spread(between_groups(soft, float(values.mean())), values), basis, found)
+    return Groups(labels, Spread(between_groups(soft, float(values.mean())), values), basis, found, among)
+
+
+def clear_directions(s: Summaries) -> Tensor | None:
+    """``[d, r]``: the few directions in which clients lie further apart than noise would put them; None: no such, or
+    more than half of all.
+
+    Each class mean's difference from that of all other clients, in units of its noise, has variance 1 in every
+    direction by chance, and the largest variance found among n of them is about ``(1 + sqrt(d / n))²`` (Marchenko and
+    Pastur).
+    """
+    rest = others(s, torch.zeros(len(s), dtype=torch.int64), pooled(s, torch.zeros(len(s), dtype=torch.int64), 1))
+    use = (s.weights > 0) & (rest.weights > 0)
+    noise = 1.0 / s.weights.clamp(min=1e-12) + 1.0 / rest.weights.clamp(min=1e-12)
+    left = torch.where(use.unsqueeze(-1), (s.means - rest.means) / noise.sqrt().unsqueeze(-1), 0.0)
+    n, d = int(use.sum()), s.means.shape[-1]
+    values, vectors = torch.linalg.eigh(torch.einsum("ncd,nce->de", left, left) / max(n, 1))
+    clear = values > CLEAR * (1.0 + math.sqrt(d / max(n, 1))) ** 2
+    return vectors[:, clear] if 0 < int(clear.sum()) <= d // 2 else None
 
 
 def client_effect(s: Summaries, labels: Tensor) -> Tensor:

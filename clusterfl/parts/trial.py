@@ -1,14 +1,23 @@
-"""A group must pay: in its first rounds half of its members train the joint model, and then some compare both."""
+"""A group must pay: in its first rounds half of its members, in turn, train the joint model and say how well it does.
+
+Nobody gets more than one model: who has the group's in one round has the joint one in the next.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from clusterfl import keys
-from clusterfl.keys import Key
+PATIENCE = 3  # times as long as until it is first asked a trial may last while it is undecided
 
-JURY = 8  # members that speak for a group: each downloads one more model, once
+
+class Verdict(NamedTuple):
+    """What members' scores say of their groups."""
+
+    fails: Tensor  # [K] bool: its members do worse in it by more than chance, or all members together in their groups
+    pays: bool  # all together do better in their groups by more than chance
 
 
 def other_half(ids: Tensor, assign: Tensor, round: int) -> Tensor:
@@ -21,23 +30,24 @@ def other_half(ids: Tensor, assign: Tensor, round: int) -> Tensor:
     return out
 
 
-def jury(ids: Tensor, assign: Tensor, key: Key) -> Tensor:
-    """Some of these clients, at most :data:`JURY` of each group, in ascending order."""
-    ids = ids.sort().values[keys.permutation(key, len(ids))]
-    chosen = [ids[assign[ids] == g][:JURY] for g in assign[ids].unique().tolist()]
-    return torch.cat(chosen).sort().values if chosen else ids
+def noted(errors: Tensor, joint: Tensor) -> Tensor | None:
+    """``[m]``: a round's errors less what they are on average over both models; None: one of them was not tried.
 
-
-def useless(losses: Tensor, group: Tensor, k: int, *, blurred: bool) -> Tensor:
-    """``[K]`` bool: groups whose own members do worse in them than with the joint model, by more than chance; and all
-    of them if that holds of their members together, or if groups are ``blurred`` and do not do better by as much.
-
-    ``losses``: ``[n, 2]``, of the group's model and of the joint one. A sum of n differences about 0 is seldom more
-    than twice the root of their squares' sum.
+    Models get better from round to round, and an error counts only beside those of its own round.
     """
-    gain = losses[:, 1] - losses[:, 0]
+    if bool(joint.all()) or not bool(joint.any()):
+        return None
+    return errors - 0.5 * (errors[joint].mean() + errors[~joint].mean())
+
+
+def verdict(gain: Tensor, group: Tensor, k: int) -> Verdict:
+    """Of how much less clients get wrong with their ``group``'s model than with the joint one.
+
+    A sum of n differences about 0 is seldom more than twice the root of their squares' sum.
+    """
+    gain = gain.double()
     total = torch.zeros(k, dtype=gain.dtype).index_add_(0, group, gain)
     chance = 2.0 * torch.zeros(k, dtype=gain.dtype).index_add_(0, group, gain.square()).sqrt()
+    everybody, most = float(gain.sum()), 2.0 * float(gain.square().sum().sqrt())
     asked = torch.bincount(group, minlength=k) > 0
-    least = 2.0 * gain.square().sum().sqrt() * (1.0 if blurred else -1.0)
-    return asked & ((total <= -chance) | (gain.sum() <= least))
+    return Verdict(asked & ((total < -chance) | (everybody < -most)), everybody > most)

@@ -68,7 +68,7 @@ COSTS: dict[str, Cost] = {
         "4*P",
         "4*P + 8",
         "m*P + 512**2*C*64 + 8*N*K*C*64",
-        "8*K*P + 260*N*C + 15*N",
+        "8*K*P + 260*N*C + 25*N",
         when="grouped anew in rounds in which somebody describes itself: 4·(2 + 65·C + 2080) bytes up, once",
     ),
     "ifca": Cost("4*K*P", "4*P + 8", memory=CENTRES, **START),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from clusterfl.cohort import Spent
 from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine
 from clusterfl.keys import Key
@@ -16,8 +17,8 @@ from clusterfl.methods.kin import Kin
 from clusterfl.metrics import clustering
 from clusterfl.parts.describe import grouped
 from clusterfl.parts.evidence import Summaries, class_evidence, evidence, pooled, to_groups
+from clusterfl.parts.kinship import best_possible
 from clusterfl.parts.regroup import candidates
-from clusterfl.parts.spreads import Groups
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Diagnosis:
     clients: float  # how far clients of one group do
     seconds: float
     bytes_up: int  # of one client
+    privacy: Spent | None = None  # what clients' descriptions cost, if that is accounted
     ari: float | None = None  # against the truth
     oracle: float | None = None  # the same of the best that these statistics allow: each placed by the true groups'
 
@@ -70,6 +72,7 @@ class Diagnosis:
             "oracle_ari": self.oracle,
             "bytes_up": self.bytes_up,
             "seconds": self.seconds,
+            "privacy": None if self.privacy is None else asdict(self.privacy),
         }
 
 
@@ -88,7 +91,7 @@ def diagnose(engine: BaseEngine, method: Kin, key: Key) -> Diagnosis:
     turned = found.turned(s)
     groups = pooled(turned, found.labels, int(found.labels.max()) + 1)
     seconds = time.perf_counter() - start
-    ari, oracle = against_truth(engine.population, got.ids, turned, found)
+    ari, oracle = against_truth(engine.population, got.ids, s, found.labels)
     return Diagnosis(
         got.ids,
         found.labels,
@@ -99,17 +102,17 @@ def diagnose(engine: BaseEngine, method: Kin, key: Key) -> Diagnosis:
         float(found.spread.omega.mean()) ** 0.5,
         seconds,
         engine.traffic.total_up // len(got),
+        engine.spent(),
         ari,
         oracle,
     )
 
 
 def against_truth(
-    population: Population, ids: Tensor, turned: Summaries, found: Groups
+    population: Population, ids: Tensor, s: Summaries, labels: Tensor
 ) -> tuple[float | None, float | None]:
-    """ARI of the groups, and of every client placed by the statistics of the *true* groups without its own."""
+    """ARI of the groups, and of the best that is possible with these statistics."""
     if population.truth is None:
         return None, None
     truth = population.truth[ids].unique(return_inverse=True)[1]
-    best = to_groups(turned, truth, found.spread).argmax(dim=1)
-    return clustering(found.labels, truth).ari, clustering(best, truth).ari
+    return clustering(labels, truth).ari, clustering(best_possible(s, truth), truth).ari

@@ -11,7 +11,7 @@ from torch import nn
 from clusterfl import keys
 from clusterfl.engines import Pool, Serial, Stacked, Wire
 from clusterfl.engines.base import BaseEngine
-from clusterfl.evaluate.served import evaluate, personal_models
+from clusterfl.evaluate.served import evaluate, personal_models, visits
 from clusterfl.method import Method, Served
 from clusterfl.methods import IFCA, FedPer, Local
 from clusterfl.parts.local import SGD
@@ -91,3 +91,16 @@ def test_outputs_that_are_not_numbers_are_never_right() -> None:
             served = Served(models, index, personal=personal)
             found = evaluate(make(TASK, POPULATION), IFCA(k=1), served, ids, keys.key(0), metrics=TASK.metrics)
             assert not found.sums["correct"].any() and not found.of("f1").any()
+
+
+@pytest.mark.parametrize(("guests", "hosts"), [(5, 5), (9, 1), (1, 9), (2, 300), (60, 40), (300, 7), (7, 300)])
+def test_guests_visit_the_clients_of_a_group_evenly(guests: int, hosts: int) -> None:
+    """What is said of models abroad is of a whole group, not of those of its members that numbers happen to hit."""
+    ids = torch.arange(100, 100 + hosts)
+    found = torch.stack(list(visits(guests, ids)))
+    counts = (found.flatten() - 100).bincount(minlength=hosts)
+    assert found.shape[1] == guests and int(counts.min()) >= 1 and int(counts.max() - counts.min()) <= 1
+    assert all(len(mine.unique()) == len(mine) for mine in found.T), "a guest visits nobody twice"
+    if guests * hosts <= 100:
+        assert set(counts.tolist()) == {guests}
+    assert not list(visits(0, ids))

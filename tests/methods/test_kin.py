@@ -19,6 +19,7 @@ from clusterfl.methods import kin as module
 from clusterfl.methods.kin import Kin
 from clusterfl.metrics import clustering
 from clusterfl.parts.local import SGD
+from clusterfl.parts.trial import Verdict
 from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import check_method, check_same
@@ -109,6 +110,16 @@ def test_groups_that_do_not_pay_are_joined_again(monkeypatch: pytest.MonkeyPatch
     assert play(method, engine_of(rotated), 5).k == 2  # groups that pay stay
 
 
+def test_a_trial_goes_on_while_it_is_undecided_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody_knows = Verdict(torch.zeros(2, dtype=torch.bool), pays=False)
+    monkeypatch.setattr(module, "verdict", lambda gain, group, k: nobody_knows)
+    method, population = Kin(RULE, trial=2), world()
+    for rounds, left in ((1, 1), (2, 1), (5, 1), (6, -1)):
+        assert play(method, engine_of(population), rounds).trial.tolist() == [left] * 2, rounds
+    state = play(Kin(RULE, trial=2), engine_of(world(shift="permute_labels", clusters=4)), 6)
+    assert state.k == 4 and not state.joint  # decided or not, it is over
+
+
 def test_who_may_be_in_several_groups_gets_their_mean_and_counts_in_the_likeliest() -> None:
     population, method = world(), Kin(RULE)
     state = play(method, engine_of(population), 1)
@@ -131,7 +142,7 @@ def test_newcomers_are_placed_without_training(newcomers: Any) -> None:
     up = dict(engine.traffic.up)
     served = method.admit(state, engine.cohort(ids, keys.key(1), 1))
     assert (
-        set(engine.traffic.up) - set(up) <= {"Kin.fit"} and engine.traffic.up["Members.train"] == up["Members.train"]
+        set(engine.traffic.up) - set(up) <= {"Place.fit"} and engine.traffic.up["Members.train"] == up["Members.train"]
         if ("Members.train" in up)
         else True
     )
@@ -175,7 +186,7 @@ def test_a_private_description_still_finds_clear_groups_and_epsilon_has_its_pric
     "options",
     [
         {"features": "model", "warmup": 1, "trial": 0},
-        {"share": "body", "personal": "head", "trial": 2},
+        {"share": "body", "personal": "head", "trial": 0},
         {"personal": "steps", "watch": False, "either": "best", "trial": 0, "newcomers": "inputs"},
         {"epsilon": 5.0, "unit": "client", "by": "concept+labels", "weights": "uniform", "trial": 2},
     ],

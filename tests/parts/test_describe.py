@@ -38,11 +38,17 @@ def test_no_sample_is_longer_than_one(x: Tensor) -> None:
     assert z.shape[1] <= 16 and float(z.norm(dim=1).max()) <= 1.0 + 1e-6 and float(z.std()) > 0
 
 
-def test_light_and_contrast_are_in_a_quarter_of_an_images_features() -> None:
+def test_shapes_light_and_contrast_are_told_apart() -> None:
+    """Of 64 features 48 do not depend on light, 12 more not on contrast, and 4 not on the sign of it."""
     x = images(4)
-    plain, faded = random_features(x, 16), random_features(0.3 * x + 2.0, 16)
-    assert torch.allclose(plain[:, :12], faded[:, :12], atol=1e-4)
-    assert not torch.isclose(plain[:, 12:], faded[:, 12:], atol=1e-3).any()
+    plain, brighter = random_features(x, 64), random_features(x + 2.0, 64)
+    faded, negative = random_features(0.4 * x, 64), random_features(-x, 64)
+    assert torch.allclose(plain[:, :48], brighter[:, :48], atol=1e-4)
+    assert torch.allclose(plain[:, :60], faded[:, :60], atol=1e-4)
+    assert torch.allclose(plain[:, 48:60], -negative[:, 48:60], atol=1e-5)
+    assert torch.allclose(plain[:, 60:], negative[:, 60:], atol=1e-6)
+    assert torch.allclose(0.4 * plain[:, 60:], faded[:, 60:], atol=1e-6)
+    assert float(plain[:, 48:60].std()) > 0.01
 
 
 def test_tokens_are_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -12,20 +13,20 @@ from torch.distributions import MultivariateNormal
 
 from clusterfl import keys
 from clusterfl.bench.evidence import World, describe_all, synthetic_statistics
+from clusterfl.bench.grid import Entry, config_of
+from clusterfl.bench.grid import World as GridWorld
 from clusterfl.metrics import clustering
 from clusterfl.parts import kinship
 from clusterfl.parts.describe import Describe, summaries
 from clusterfl.parts.evidence import Summaries
-from clusterfl.parts.explained import explained
-from clusterfl.parts.kinship import agglomerate, find_groups, numbered, refine
-from clusterfl.parts.spreads import FLOOR, measured
+from clusterfl.parts.explained import blurred, explained
+from clusterfl.parts.kinship import agglomerate, find_groups, numbered, placed, refine, settled
+from clusterfl.parts.spreads import FLOOR, clear_directions, measured
 
 
-def world(
-    n: int = 20, groups: int = 3, own: float = 0.0, client: float = 0.0, seed: int = 0
-) -> tuple[Summaries, Tensor]:
-    """Clients of 4 classes in 16 dimensions, some of them missing; own and client are the spreads of clients."""
-    key, c, d = keys.key(0), 4, 16
+def world(n: int = 20, groups: int = 3, own: float = 0.0, client: float = 0.0, c: int = 4) -> tuple[Summaries, Tensor]:
+    """Clients of c classes in 16 dimensions, some of them missing; own and client are the spreads of clients."""
+    key, d = keys.key(0), 16
     truth = torch.arange(n) % groups
     weights = keys.randint(keys.fold_in(key, "w"), 20, n, c).double()
     mu = keys.normal(keys.fold_in(key, "mu"), groups, c, d).double()[truth]
@@ -139,6 +140,65 @@ def test_a_density_is_that_of_the_whole_normal_distribution() -> None:
 
 def test_groups_are_blurred_when_their_members_lie_apart_too() -> None:
     s, truth = world(60, 3)
-    assert not measured(s, truth).blurred
+    assert not blurred(s, truth)
     s, truth = world(60, 3, own=3.0)
-    assert measured(s, truth).blurred
+    assert blurred(s, truth)
+
+
+def test_groups_that_follow_nothing_are_blurred() -> None:
+    s, _ = world(60, 1)
+    assert blurred(s, torch.arange(60) % 4)
+
+
+def test_groups_that_differ_clearly_in_one_class_of_many_are_not_blurred() -> None:
+    """On average over classes they hardly lie apart."""
+    s, _ = world(60, 1, c=30)
+    truth = torch.arange(60) % 2
+    s.means[truth == 1, 0] += 0.8
+    assert measured(s, truth).spread.tau2 == FLOOR
+    assert not blurred(s, truth)
+
+
+def test_clients_that_share_only_what_is_alike_everywhere_are_not_pooled_for_it() -> None:
+    """Two groups swap a pair of classes each, and most clients lack these: pooling the surest first came to .69."""
+    aris = []
+    for seed in range(3):
+        population = config_of(Entry(GridWorld("digits", "one swap", "Dir .1"), "kin", seed)).population()
+        known = describe_all(population, Describe())
+        s, _ = summaries(known.counts, known.means, known.blur, known.scatter, float(known.freedom))
+        assert population.truth is not None
+        aris.append(clustering(find_groups(s).labels, population.truth[: population.clients]).ari)
+    assert statistics.fmean(aris) > 0.75
+
+
+def faint(groups: int, d: int = 64) -> tuple[Summaries, Tensor]:
+    """32 clients of ten classes whose groups differ along one of d directions only, in all classes alike."""
+    key, n, c = keys.key(0), 32, 10
+    truth = torch.arange(n) % groups
+    weights = keys.randint(keys.fold_in(key, "w"), 30, n, c).double() + 5.0
+    noise = keys.normal(keys.fold_in(key, "noise"), n, c, d).double() / weights.sqrt().unsqueeze(-1)
+    noise[:, :, 3] += 0.7 * truth.double().unsqueeze(1)
+    return Summaries(weights, noise, torch.ones(n).double(), torch.ones(n).double()), truth
+
+
+def test_groups_that_differ_in_few_directions_are_seen_along_these() -> None:
+    s, truth = faint(3)
+    few = clear_directions(s)
+    assert few is not None and few.shape == (64, 1) and abs(float(few[3, 0])) > 0.9
+    whole = settled(s, torch.zeros(32, dtype=torch.int64))
+    found = find_groups(s)
+    assert clustering(found.labels, truth).ari == 1.0 > clustering(whole.labels, truth).ari
+    assert found.among is not None and found.turned(s).means.shape == (32, 10, 1)
+    assert explained(s, found) > explained(s, replace(measured(s, truth), labels=truth))
+
+
+def test_chance_and_differences_everywhere_give_no_clear_directions() -> None:
+    assert clear_directions(faint(1)[0]) is None
+    s, _ = world(60, 3)
+    assert clear_directions(replace(s, means=s.means[..., :2] * 10.0)) is None
+
+
+def test_a_client_is_placed_along_the_directions_in_which_groups_differ() -> None:
+    s, truth = faint(3)
+    table = placed(s, truth[:30], 3)
+    assert table.argmax(dim=1).tolist() == truth[30:].tolist()

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from clusterfl import keys
-from clusterfl.parts.trial import JURY, jury, other_half, useless
-
-
-def test_a_jury_has_some_of_each_group() -> None:
-    assign = torch.cat([torch.zeros(50), torch.ones(3)]).long()
-    chosen = jury(torch.arange(53).flip(0), assign, keys.key(0))
-    assert (assign[chosen] == 0).sum() == JURY and chosen[-3:].tolist() == [50, 51, 52]
-    assert torch.equal(chosen, jury(torch.arange(53), assign, keys.key(0)))
-    assert not len(jury(torch.zeros(0, dtype=torch.int64), assign, keys.key(0)))
+from clusterfl.parts.trial import noted, other_half, verdict
 
 
 def test_half_of_each_group_is_away_and_in_the_next_round_the_other_half() -> None:
@@ -24,16 +15,34 @@ def test_half_of_each_group_is_away_and_in_the_next_round_the_other_half() -> No
     assert [int(now[assign[ids] == g].sum()) for g in (0, 1, 2)] == [1, 1, 0]
 
 
+def test_an_error_counts_beside_those_of_its_round() -> None:
+    """What all get better by from round to round is nobody's gain, however many have either model."""
+    joint, errors = torch.tensor([False, True, True, False, False]), torch.tensor([0.5, 0.7, 0.9, 0.3, 0.4])
+    found = noted(errors, joint)
+    assert found is not None and torch.allclose(found, torch.tensor([-0.1, 0.1, 0.3, -0.3, -0.2]))
+    later = noted(errors - 0.25, joint)
+    assert later is not None and torch.allclose(later, found)
+    assert noted(errors, torch.ones(5, dtype=torch.bool)) is None
+    assert noted(errors, torch.zeros(5, dtype=torch.bool)) is None
+
+
 def test_a_group_fails_when_its_members_do_better_with_the_joint_model_by_more_than_chance() -> None:
     """Group 0 gains, 1 loses, 2 cannot say, 3 was not asked, 4 sees no difference at all."""
-    gains = {0: [0.6, 0.7, 0.6], 1: [-0.1, -0.2, -0.1, -0.1, -0.2], 2: [-0.2, 0.19, -0.1, 0.08], 4: [0.0]}
+    gains = {0: [0.6, 0.7, 0.6, 0.6, 0.5] * 2, 1: [-0.1, -0.2, -0.1, -0.1, -0.2], 2: [-0.2, 0.19, -0.1, 0.08], 4: [0.0]}
     group = torch.tensor([g for g, some in gains.items() for _ in some])
-    losses = torch.tensor([[1.0, 1.0 + gain] for some in gains.values() for gain in some]).double()
-    losses[-1, 1] = losses[-1, 0]
-    clear = useless(losses, group, 5, blurred=False)
-    assert clear.tolist() == [False, True, False, False, True]
-    asked = [True, True, True, False, True]
-    assert useless(losses, group, 5, blurred=True).tolist() == asked  # together they gain no more than by chance
-    assert useless(losses[3:8], group[3:8], 5, blurred=False).tolist() == [False, True, False, False, False]
-    more = torch.cat([losses, losses[:3], losses[:3]]), torch.cat([group, group[:3], group[:3]])
-    assert torch.equal(useless(*more, 5, blurred=True), clear)
+    fails, pays = verdict(torch.tensor([gain for some in gains.values() for gain in some]), group, 5)
+    assert fails.tolist() == [False, True, False, False, False] and pays
+
+
+def test_all_groups_fail_when_their_members_together_lose_by_more_than_chance() -> None:
+    group, gain = torch.tensor([0, 1, 0, 1, 0, 2]), torch.tensor([-0.1, -0.1, -0.15, -0.1, -0.08, -0.05])
+    fails, pays = verdict(gain, group, 4)
+    assert fails.tolist() == [True, True, True, False] and not pays
+    fails, pays = verdict(-gain, group, 4)
+    assert not bool(fails.any()) and pays
+
+
+def test_gains_and_losses_by_chance_decide_nothing() -> None:
+    for gains in ([0.2, -0.1, -0.1], [0.3], [-0.3], [0.0, 0.0], []):
+        fails, pays = verdict(torch.tensor(gains), torch.ones(len(gains), dtype=torch.int64), 3)
+        assert not bool(fails.any()) and not pays
