@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -82,4 +83,6 @@ for entry in pkgutil.iter_modules(commands.__path__):
 def main() -> None:
     """The entry point of the ``clusterfl`` script."""
     keep_memory()
+    # where /dev/shm is full or closed, of processes of its own that are never asked for
+    warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
     app(prog_name="clusterfl")

@@ -77,11 +77,15 @@ def benchmark(
             todo = [entry for entry in chosen if leaderboard.key_of(entry) not in there]
             again = {leaderboard.key_of(entry) for entry in todo}  # what failed is tried anew
             rows = [row for row in rows if leaderboard.key_of_row(row) not in again]
-            for done, row in enumerate(carried_out(todo, jobs, None if data_root is None else str(data_root)), start=1):
-                rows.append(row)
-                if not quiet:
-                    typer.echo(f"{done} of {len(todo)}: {line(row)}", err=True)
-                if done % SAVE_EVERY == 0 or done == len(todo):
+            try:
+                for done, row in enumerate(carried_out(todo, jobs, None if data_root is None else str(data_root)), 1):
+                    rows.append(row)
+                    if not quiet:
+                        typer.echo(f"{done} of {len(todo)}: {line(row)}", err=True)
+                    if done % SAVE_EVERY == 0:
+                        leaderboard.write(path, rows)
+            finally:  # also of a run that is interrupted
+                if todo and rows:
                     leaderboard.write(path, rows)
     rows = leaderboard.read(path)
     if not rows:

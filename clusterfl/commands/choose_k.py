@@ -14,7 +14,7 @@ from clusterfl.commands.common import (
     Quiet,
     Set,
     Verbose,
-    privacy_lines,
+    look_lines,
     say_json,
     set_logging,
 )
@@ -41,6 +41,10 @@ def choose_k(
             "--by", help="What decides: agreement of two halves, FeSEM's accuracy, or evidence without training."
         ),
     ] = "stability",
+    criterion: Annotated[
+        Literal["accuracy", "distance"],
+        typer.Option("--criterion", help="With --by fesem: accuracy on held-out samples, or the elbow of distances."),
+    ] = "accuracy",
     set_: Set = [],  # noqa: B006 (typer reads it)
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="The seed (over the config's).")] = None,
     data_root: DataRoot = None,
@@ -52,7 +56,8 @@ def choose_k(
 
     A sample of clients trains one common net for a few local runs, on each half of its data. The largest
     number of clusters on which both halves agree is recommended. With --by fesem, as FeSEM's paper has it, FeSEM runs
-    for three rounds with each number, and the best on held-out training samples is. With --by kin nothing is trained:
+    for three rounds with each number, and the best on held-out training samples is, or the elbow of distances within
+    clusters (--criterion distance). With --by kin nothing is trained:
     clients describe their data once, and the evidence says how many groups there are (see also inspect --groups).
 
     \b
@@ -62,7 +67,6 @@ def choose_k(
       clusterfl choose-k scenario.toml --by kin
     """
     set_logging(verbose, quiet)
-    from clusterfl import keys
     from clusterfl.config import Config
     from clusterfl.runs.choose_k import choose_k as choose
     from clusterfl.runs.setup import prepare
@@ -79,13 +83,12 @@ def choose_k(
     if max(wanted) > clients:
         raise ConfigError(f"--k {k!r} should not go beyond the {clients} clients that are looked at")
     if by == "fesem":
-        by_fesem(setup, wanted, sample, json)
+        by_fesem(setup, wanted, sample, criterion, json)
         return
+    if criterion != "accuracy":
+        raise ConfigError(f"--criterion {criterion} should be given with --by fesem")
     with setup.engine() as engine:
-        key = keys.key(chosen.seed)
-        if chosen.privacy.on:  # noise that another look, or a run, shares could be subtracted
-            key = keys.fold_in(key, "choose-k", setup.config.digest(), setup.population.digest)
-        advice = choose(engine, chosen.local, wanted, key, sample=sample, most=most)
+        advice = choose(engine, chosen.local, wanted, setup.key_of_a_look("choose-k"), sample=sample, most=most)
         spent = engine.spent()
     privacy = None if spent is None else asdict(spent)
     if json:
@@ -107,26 +110,32 @@ def choose_k(
         mark = "  <" if v.k == advice.k else ""
         typer.echo(f"{v.k:3d} {v.stability:10.2f} {silhouette:>11s} {v.inertia:8.3f} {gap:>9s}{mark}")
     typer.echo(f"k = {advice.k}: {advice.reason} ({advice.clients} clients, {advice.runs} local runs)")
-    for text in privacy_lines(privacy):
+    for text in look_lines(privacy):
         typer.echo(text)
-    if privacy is not None:
-        typer.echo("a run on the same clients comes on top of that: no ledger joins the two")
 
 
-def by_fesem(setup: Setup, wanted: list[int], sample: int, json: bool) -> None:
+def by_fesem(
+    setup: Setup, wanted: list[int], sample: int, criterion: Literal["accuracy", "distance"], json: bool
+) -> None:
     from dataclasses import replace
 
     from clusterfl.runs.choose_k_fesem import choose_by_fesem
     from clusterfl.scores import label
 
     config = setup.config
+    if not config.privacy.measures:
+        raise ConfigError("privacy.publish_metrics=false should be true with --by fesem, which goes by accuracies")
+    if criterion == "distance" and len(set(wanted)) < 3:
+        raise ConfigError("--k should be three numbers or more with --criterion distance: an elbow has two sides")
+    seed = int(setup.key_of_a_look("choose-k")) if config.privacy.on else config.seed
     found = choose_by_fesem(
         setup.population,
         lambda some: replace(setup, population=some).engine(),
         config.local,
         wanted,
-        config.seed,
+        seed,
         sample=sample,
+        criterion=criterion,
     )
     if json:
         say_json(asdict(found))
@@ -135,20 +144,25 @@ def by_fesem(setup: Setup, wanted: list[int], sample: int, json: bool) -> None:
     for t in found.trials:
         typer.echo(f"{t.k:3d} {t.score:9.3f} {t.distance:9.4f}{'  <' if t.k == found.k else ''}")
     typer.echo(f"k = {found.k}: {found.reason} ({found.clients} clients)")
+    for text in look_lines(None if found.privacy is None else asdict(found.privacy)):
+        typer.echo(text)
 
 
 def choose_by_kin(config: Config, *, json: bool) -> None:
-    from clusterfl import keys
     from clusterfl.methods.kin import Kin
     from clusterfl.runs.groups import diagnose
     from clusterfl.runs.setup import prepare
 
-    with prepare(config).engine() as engine:
+    setup = prepare(config)
+    with setup.engine() as engine:
         assert isinstance(config.method, Kin)
-        found = diagnose(engine, config.method, keys.key(config.seed))
+        found = diagnose(engine, config.method, setup.key_of_a_look("groups"))
+    privacy = None if found.privacy is None else asdict(found.privacy)
     nats = "" if found.sure is None else f": the nearest two are two by {found.sure:.0f} nats"
     reason = f"so many groups look different class by class{nats}" if found.k > 1 else "no class looks different"
     if json:
-        say_json({"k": found.k, "reason": reason, "clients": len(found.ids), "runs": 0})
+        say_json({"k": found.k, "reason": reason, "clients": len(found.ids), "runs": 0, "privacy": privacy})
         return
     typer.echo(f"k = {found.k}: {reason} ({len(found.ids)} clients, nothing trained, {found.seconds:.1f} s)")
+    for text in look_lines(privacy):
+        typer.echo(text)

@@ -87,10 +87,30 @@ def privacy_lines(spent: dict[str, Any] | None) -> list[str]:
     if spent is None:
         return []
     given = f", given {', '.join(spent['given'])}" if spent["given"] else ""
-    lines = [f"epsilon {spent['epsilon']:.3g} (delta {spent['delta']:g}) for a {spent['unit']}'s data{given}"]
+    secret = " while who is asked stays secret" if spent["sampling"] == "secret" else ""
+    what = f"for a {spent['unit']}'s data{secret}{given}"
+    lines = [f"epsilon {spent['epsilon']:.3g} (delta {spent['delta']:g}) {what}"]
     if spent["uncovered"]:
         lines.append(f"epsilon does not cover {', '.join(spent['uncovered'])}")
     return lines
+
+
+def check_all_learnt(lost: list[str]) -> None:
+    """Exit code 1 where some of several runs had no round with a sound reply: their results are those of the start."""
+    if lost:
+        more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""
+        typer.echo(
+            f"error: no round had a sound reply in {'; '.join(lost[:10])}{more}: their models are those of the start "
+            "(a smaller local.lr often helps)",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def look_lines(spent: dict[str, Any] | None) -> list[str]:
+    """The same of a look at the clients before any run."""
+    more = ["a run on the same clients comes on top of that: no ledger joins the two"]
+    return [] if spent is None else privacy_lines(spent) + more
 
 
 def picture(assignments: dict[str, int], truth: dict[str, int | None], limit: int = 100) -> list[str]:

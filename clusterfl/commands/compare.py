@@ -20,6 +20,7 @@ from clusterfl.commands.common import (
     Report,
     Set,
     Verbose,
+    check_all_learnt,
     check_report,
     draw,
     picture,
@@ -113,8 +114,10 @@ def compare(
         ):
             write_whole(folder / name, text.encode())
     drawn = draw(folder) if report else None
+    lost = [f"{m['method']}, seed {r['seed']}" for m in result["methods"] for r in m["runs"] if r["learnt_nothing"]]
     if json:
         say_json(result)
+        check_all_learnt(lost)
         return
     typer.echo(as_text(result))
     population = base.with_seed(numbers[0]).population()
@@ -128,6 +131,7 @@ def compare(
                 typer.echo(f"  {line}")
     typer.echo(f"\nwritten to {folder}")
     say_report(drawn, folder)
+    check_all_learnt(lost)
 
 
 def parse_methods(text: str) -> list[str]:

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from clusterfl.commands.common import ConfigFile, DataRoot, Json, Set, Verbose, letter, say_json, set_logging
+from clusterfl.commands.common import (
+    ConfigFile,
+    DataRoot,
+    Json,
+    Set,
+    Verbose,
+    letter,
+    look_lines,
+    say_json,
+    set_logging,
+)
 from clusterfl.errors import ConfigError
 
 SHOWN = 40  # clients in the printed table
@@ -67,7 +77,6 @@ def inspect(
 
 
 def show_groups(config: Path | None, set_: list[str], seed: int | None, data_root: Path | None, *, json: bool) -> None:
-    from clusterfl import keys
     from clusterfl.config import Config
     from clusterfl.methods.kin import Kin
     from clusterfl.runs.groups import diagnose
@@ -77,7 +86,7 @@ def show_groups(config: Path | None, set_: list[str], seed: int | None, data_roo
     method = chosen.method if isinstance(chosen.method, Kin) else Kin()
     setup = prepare(chosen.model_copy(update={"method": method}))
     with setup.engine() as engine:
-        found = diagnose(engine, method, keys.key(chosen.seed)).json(setup.population)
+        found = diagnose(engine, method, setup.key_of_a_look("groups")).json(setup.population)
     if json:
         say_json(found)
         return
@@ -103,7 +112,7 @@ def group_lines(found: dict[str, Any]) -> list[str]:
         out.append(f"  may belong to several: {', '.join(either[:SHOWN])}")
     if found["ari"] is not None:
         out.append(f"  against the true clusters: ARI {found['ari']:.2f}; at best {found['oracle_ari']:.2f}")
-    return out
+    return out + look_lines(found["privacy"])
 
 
 def lines(found: dict[str, Any]) -> list[str]:

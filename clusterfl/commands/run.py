@@ -126,10 +126,11 @@ def show_run(
 
 def check_learnt(summary: dict[str, Any]) -> None:
     """Exit code 1 where no round had a sound reply: the results are whole, but nothing was learnt."""
-    rounds = summary["rounds"]
-    if rounds and summary["rounds_lost"] == rounds:
+    from clusterfl.runs.compare import learnt_nothing
+
+    if learnt_nothing(summary):
         typer.echo(
-            f"error: in none of {rounds} rounds came a sound reply, so the models are those of the start; "
+            f"error: in none of {summary['rounds']} rounds came a sound reply, so the models are those of the start; "
             "see the log for why replies were rejected (a smaller local.lr often helps)",
             err=True,
         )

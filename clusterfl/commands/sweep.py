@@ -106,12 +106,12 @@ def sweep(
     drawn = draw(folder) if report and result["points"] else None
     if json:
         say_json(result)
-        return
-    for line in as_text(result):
-        typer.echo(line)
-    typer.echo(f"\nwritten to {folder}")
-    say_report(drawn, folder)
-    if result["failed"] and not result["points"]:
+    else:
+        for line in as_text(result):
+            typer.echo(line)
+        typer.echo(f"\nwritten to {folder}")
+        say_report(drawn, folder)
+    if len(result["failed"]) + len(result["learnt_nothing"]) == len(chosen) * len(numbers):
         raise typer.Exit(1)
 
 
@@ -171,4 +171,5 @@ def as_text(result: dict[str, Any]) -> list[str]:
         for p in result["points"]
     ]
     failed = [f"not run: {f['settings']}, seed {f['seed']}: {f['error']}" for f in result["failed"]]
-    return [*aligned([head, *body]), *failed]
+    lost = [f"no round had a sound reply: {f['settings']}, seed {f['seed']}" for f in result["learnt_nothing"]]
+    return [*aligned([head, *body]), *failed, *lost]

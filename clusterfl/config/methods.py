@@ -8,7 +8,7 @@ from typing import Any, get_origin
 
 from clusterfl.config import tables
 from clusterfl.config.errors import choice, dotted, naming, needs_no_k
-from clusterfl.config.presets import DEFAULT, named_preset, over_preset
+from clusterfl.config.presets import DEFAULT, named_preset, over_preset, without
 from clusterfl.config.tables import Table, as_table
 from clusterfl.errors import ConfigError
 from clusterfl.method import Method
@@ -101,14 +101,14 @@ def check_k(method: Method[Any], clients: int, path: str = "method") -> None:
 def switched(table: Mapping[str, Any], name: str) -> Table:
     """The ``[method]`` table when another method is asked for: its own parameters, and the common k.
 
-    ``name@preset`` asks for the method with a preset's settings below these.
+    ``name@preset`` asks for the method with a preset's settings, over what the file's own table of it has for these.
     """
     name, at, preset = name.partition("@")
     cls = find_method(name)
     before, own = table.get("method"), table.get("methods", {})
     new = dict(own.get(name, {})) if isinstance(own, dict) else {}
     if at:
-        new["preset"] = preset
+        new = {**without(new, named_preset(name, {"preset": preset}, "method").method), "preset": preset}
     said = named_preset(name, new, "method").method if "preset" in new else {}
     k = before.get("k") if isinstance(before, dict) else None
     return {**({} if k is None else _with_k(cls, k, said.get("base"))), **new, "name": name}

@@ -41,6 +41,9 @@ def whole(y: Array, where: Where) -> Array:
             f"{where(int(broken[0]))}: the label {y[broken[0]]:g} should be a class (text or a whole number); "
             'to learn numbers, set [task] loss = "mse" (--set task.loss=mse; targets="numbers" of arrays)'
         )
+    far = np.flatnonzero(np.abs(y) >= 2.0**63)
+    if len(far):
+        raise DataError(f"{where(int(far[0]))}: the label {int(y[far[0]])} should be below 2^63")
     return y.astype(np.int64)
 
 
@@ -50,11 +53,11 @@ def class_numbers(y: Array, where: Where, classes: int | None = None) -> Array:
         whole(y, where)
     low = np.flatnonzero(y < 0)
     if len(low):
-        raise DataError(f"{where(int(low[0]))}: the label {y[low[0]]:.0f} should be a class number from 0")
+        raise DataError(f"{where(int(low[0]))}: the label {int(y[low[0]])} should be a class number from 0")
     high = np.flatnonzero(y >= (MOST_CLASSES if classes is None else classes))  # before they are cut to 63 bits
     if len(high):
         limit = f"{MOST_CLASSES}" if classes is None else f"the number of classes, {classes}: class numbers start at 0"
-        raise DataError(f"{where(int(high[0]))}: the label {y[high[0]]:.0f} should be below {limit}")
+        raise DataError(f"{where(int(high[0]))}: the label {int(y[high[0]])} should be below {limit}")
     return y.astype(np.int64)
 
 

@@ -58,7 +58,6 @@ def admit(
         raise ConfigError(f"out={out} should be unset: clients of {method.name} use a mixture of K models, not one")
     if data is not None:  # who lies was drawn among the run's clients
         config = config.model_copy(update={"attack": AttackConfig()})
-    measured = config.privacy.publish_metrics or not config.privacy.on
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming_clients(population))
         engine = stack.enter_context(prepare(config, population, task, start=False).engine())
@@ -71,7 +70,7 @@ def admit(
         except NotDefined as e:
             raise ConfigError(f"method={method.name!r} should be one that admits clients: {e}") from e
         key = keys.fold_in(root, "unseen")
-        scores = evaluate(engine, method, served, ids, key, snapshot.round) if measured else None
+        scores = evaluate(engine, method, served, ids, key, snapshot.round) if config.privacy.measures else None
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
             for some, models in personal_models(engine, method, served, ids, key, snapshot.round):

@@ -1,7 +1,8 @@
 """The number of clusters as FeSEM's section 5.2 chooses it: a few rounds with each K on a sample of clients.
 
-The paper keeps the K of the best accuracy, or of the least distance within clusters. Accuracy is measured on samples
-that were held out from the clients' training data: test data decides nothing.
+The paper keeps the K of the best accuracy, or goes by the distance within clusters. Accuracy is measured on samples
+that were held out from the clients' training data: test data decides nothing. The distance falls with K as such, so its
+least value would always be that of the largest K: what is taken is the elbow, after which it falls more slowly.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from clusterfl import keys
+from clusterfl.cohort import Spent
 from clusterfl.data.population import Population
 from clusterfl.data.shards import Shards
 from clusterfl.engines.base import BaseEngine
@@ -44,24 +47,52 @@ class Choice:
     clients: int
     rounds: int
     metric: str = ACCURACY.name
+    privacy: Spent | None = None  # what it cost the clients, if that is accounted
 
 
+Criterion = Literal["accuracy", "distance"]
 Engines = Callable[[Population], AbstractContextManager[BaseEngine]]
 
 
 def choose_by_fesem(
-    population: Population, engine: Engines, rule: SGD, ks: Sequence[int], seed: int, *, sample: int, rounds: int = 3
+    population: Population,
+    engine: Engines,
+    rule: SGD,
+    ks: Sequence[int],
+    seed: int,
+    *,
+    sample: int,
+    rounds: int = 3,
+    criterion: Criterion = "accuracy",
 ) -> Choice:
-    """FeSEM for a few rounds with every K on a sample of clients; the K of the best score, the least of equals."""
+    """FeSEM for a few rounds with every K on a sample of clients; the K of the best score, the least of equals, or that
+    of the elbow of distances."""
+    if criterion == "distance" and len(set(ks)) < 3:
+        raise ValueError(f"k={list(ks)} should be three numbers of clusters or more: an elbow has two sides")
     some = held_out(population, sample, keys.fold_in(keys.key(seed), "sample"))
     if max(ks) > some.clients:
         raise ValueError(f"k={max(ks)} should be at most the {some.clients} clients that are looked at")
     with engine(some) as made:
-        trials = [trial(made, some, FeSEM(k=k, local=rule), seed, rounds) for k in ks]
-        metric = made.task.metric
-    best = max(trials, key=lambda t: (metric.sign * round(t.score, 6), -t.k))
-    reason = f"FeSEM with {best.k} clusters is best on held-out samples after {rounds} rounds, at {best.score:.3f}"
-    return Choice(best.k, reason, trials, some.clients, rounds, metric.name)
+        private = made.spent() is not None  # noise that two trials share could be subtracted
+        seeds = [int(keys.fold_in(keys.key(seed), "trial", k)) if private else seed for k in ks]
+        trials = [trial(made, some, FeSEM(k=k, local=rule), s, rounds) for k, s in zip(ks, seeds, strict=True)]
+        metric, spent = made.task.metric, made.spent()
+    if criterion == "distance":
+        best = elbow(trials)
+        reason = f"beyond {best.k} clusters the distance within FeSEM's falls more slowly, after {rounds} rounds"
+    else:
+        best = max(trials, key=lambda t: (metric.sign * round(t.score, 6), -t.k))
+        reason = f"FeSEM with {best.k} clusters is best on held-out samples after {rounds} rounds, at {best.score:.3f}"
+    return Choice(best.k, reason, trials, some.clients, rounds, metric.name, spent)
+
+
+def elbow(trials: Sequence[Trial]) -> Trial:
+    """The trial farthest below the line from the first to the last; the first one where the distance does not fall."""
+    first, last = min(trials, key=lambda t: t.k), max(trials, key=lambda t: t.k)
+    fall, width = first.distance - last.distance, last.k - first.k
+    if fall <= 0.0:
+        return first
+    return max(trials, key=lambda t: ((first.distance - t.distance) / fall - (t.k - first.k) / width, -t.k))
 
 
 def trial(engine: BaseEngine, population: Population, method: FeSEM, seed: int, rounds: int) -> Trial:

@@ -109,6 +109,11 @@ def finished(folder: Path, config: Config) -> dict[str, Any] | None:
     return summary if {*figures(None, told(summary)), "seed", "k", "assignments"} <= summary.keys() else None
 
 
+def learnt_nothing(summary: dict[str, Any]) -> bool:
+    """Whether no round of a run had a sound reply: its results are those of the start."""
+    return bool(summary.get("rounds")) and summary.get("rounds_lost") == summary["rounds"]
+
+
 def spent_until(level: float, folder: Path, metric: Metric = ACCURACY) -> int | None:
     """Bytes up and down until the mean over clients first was as good as ``level``; None: never."""
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -129,4 +134,5 @@ def row(name: str, runs: list[dict[str, Any]], names: Sequence[str] = FIGURES) -
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         found[figure] = {"mean": statistics.fmean(values), "std": spread} if values else None
     keep = ("seed", "k", *names, "assignments")
-    return {"method": name, **found, "runs": [{k: run[k] for k in keep} for run in runs]}
+    told = [{**{k: run[k] for k in keep}, "learnt_nothing": learnt_nothing(run)} for run in runs]
+    return {"method": name, **found, "runs": told}

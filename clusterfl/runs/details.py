@@ -52,7 +52,7 @@ def write_pseudo(folder: Path, simulation: Simulation) -> None:
 def details(config: Config, simulation: Simulation, outcome: Outcome) -> dict[str, Any]:
     """Lists are in the order of the summary's assignments, unseen clients last; null where there is no such thing."""
     population, assign = simulation.engine.population, outcome.records[-1].assign
-    counts = label_counts(population)
+    counts = label_counts(population) if config.privacy.measures else None
     table = outcome.cross
     return {
         "format": 1,

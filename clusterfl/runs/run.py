@@ -102,6 +102,9 @@ def run(
     population: Population | None = None
     task: Task | None = None
     if isinstance(what, Config):
+        given = [name for name, value in (("model", model), ("method", method)) if value is not None] + [*settings]
+        if given or start != "fresh":
+            raise TypeError(f"run(config) should be given no {(given or ['start'])[0]} beside: its config says all")
         config = what
     else:
         if model is None or method is None:

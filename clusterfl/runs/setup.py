@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clusterfl import keys
 from clusterfl.config import Config
 from clusterfl.config.errors import naming
 from clusterfl.config.methods import check_k
@@ -19,6 +20,7 @@ from clusterfl.engines.make import Load, make_engine, resolve
 from clusterfl.engines.memory import give_back
 from clusterfl.engines.pool import in_script
 from clusterfl.errors import ClientError, ConfigError
+from clusterfl.keys import Key
 from clusterfl.loop import Simulation
 from clusterfl.method import check_targets
 from clusterfl.models import build_model
@@ -54,17 +56,24 @@ class Setup:
             far=None if self.far is None else self.far(self.task, self.population),
         )
 
+    def key_of_a_look(self, what: str) -> Key:
+        """The key by which clients are looked at before any run. Under privacy it is one of its own: noise that another
+        look, or a run, shares could be subtracted."""
+        key = keys.key(self.config.seed)
+        if not self.config.privacy.on:
+            return key
+        return keys.fold_in(key, what, self.config.digest(), self.population.digest)
+
     @contextmanager
     def simulation(self) -> Iterator[Simulation]:
         """The run before its first round; its engine ends with the context."""
         config = self.config
-        measured = config.privacy.publish_metrics or not config.privacy.on
         schedule = Schedule(
             config.rounds,
             config.participation,
             config.seed,
             config.eval_every,
-            measured,
+            config.privacy.measures,
             config.eval_inter,
             config.eval_clients,
         )

@@ -14,6 +14,7 @@ from typing import Any
 from clusterfl.callback import Callback
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError
+from clusterfl.runs.compare import learnt_nothing
 from clusterfl.runs.jobs import Cell, Ended, run_cells
 from clusterfl.scores import Metric
 from clusterfl.scores import told as told_metric
@@ -95,7 +96,7 @@ def sweep(
         cells.append(cell)
         where[cell.folder] = point
     summaries: dict[Point, list[dict[str, Any]]] = {point: [] for point in grid}
-    failed = []
+    failed, lost = [], []
 
     def watched(cell: Cell, number: int) -> Sequence[Callback]:
         return watch(f"{where[cell.folder].label}, seed {cell.config.seed}", number, len(cells))
@@ -107,11 +108,14 @@ def sweep(
             failed.append({"settings": settings, "seed": ended.cell.config.seed, "error": ended.error})
         else:
             summaries[where[ended.cell.folder]].append(ended.summary)
+            if learnt_nothing(ended.summary):
+                lost.append({"settings": where[ended.cell.folder].label, "seed": ended.cell.config.seed})
     metric = told_metric(next((runs[0] for runs in summaries.values() if runs), {}))
     rows = [row(point, sorted(runs, key=lambda s: s["seed"]), metric) for point, runs in summaries.items() if runs]
     main = metric.key("accuracy_mean")
     rows.sort(key=lambda r: math.inf if r[main] is None else -metric.sign * r[main])
-    return {"seeds": list(seeds), "metric": metric.name, "better": metric.better, "points": rows, "failed": failed}
+    said = {"seeds": list(seeds), "metric": metric.name, "better": metric.better}
+    return {**said, "points": rows, "failed": failed, "learnt_nothing": lost}
 
 
 def row(point: Point, runs: list[dict[str, Any]], metric: Metric) -> dict[str, Any]:

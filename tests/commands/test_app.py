@@ -66,6 +66,15 @@ def test_bad_input_as_a_process(tmp_path: Path) -> None:
     ]
 
 
+def test_another_librarys_warning_of_a_full_dev_shm_is_not_passed_on() -> None:
+    """A sentence of joblib's stood beside the one of the command."""
+    words = "[Errno 28] No space left on device.  joblib will operate in serial mode"
+    called = f"app.app = lambda **_: warnings.warn({words!r}); app.main()"
+    script = f"import warnings; from clusterfl.commands import app; {called}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_interrupt_is_130(tmp_path: Path) -> None:
     """Also where SIGINT is ignored by who started the tests (nohup, or a shell's background): children inherit that."""
     command = [sys.executable, "-m", "clusterfl", "run", "--set", "rounds=100000", "--set", "engine.name=serial"]

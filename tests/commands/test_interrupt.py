@@ -19,7 +19,7 @@ def interrupted(mark: Path, *arguments: str) -> tuple[int, str]:
     """A command in a group of its own, interrupted as soon as a file is there: how it ended, what it said."""
     with subprocess.Popen(
         [sys.executable, "-m", "clusterfl", *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},  # joblib warns of a small /dev/shm
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,14 @@ def test_datasets(tmp_path: Path) -> None:
 def test_the_listing_is_current() -> None:
     found = json.loads(as_text(everything()))
     assert json.loads(FILE.read_text(encoding="utf-8")) == found, "out of date: `make listing` writes it anew"
+
+
+def test_a_method_is_shown_with_its_papers_settings_beside_the_defaults() -> None:
+    text = call("methods", "md-icfl").stdout
+    assert re.search(r"^  start +kmeans-local \(paper: independent\)", text, re.M)
+    assert re.search(r"^  warmup +5 \(paper: 0\)", text, re.M)
+    assert "\npreset = 'paper': random models" in text
+    assert "(paper:" not in call("methods", "fedavg").stdout
 
 
 def test_methods_of_packages_and_files_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,11 @@ def test_a_run_in_which_no_reply_was_sound_is_not_one_that_went_well(tmp_path: P
     assert "error: in none of 2 rounds came a sound reply" in done.stderr
     summary = json.loads((tmp_path / "x" / "summary.json").read_text())
     assert summary["rounds_lost"] == 2 and summary["rejected"] == 16
+    done = call("compare", *SMALL, *settings, "--methods", "fedavg", "--seeds", "0", "--out", "c", folder=tmp_path)
+    assert done.exit_code == 1 and "no round had a sound reply in local, seed 0; fedavg, seed 0" in done.stderr
+    for grid, code in (("local.lr=3e38", 1), ("local.lr=3e38,0.1", 0)):
+        done = call("sweep", *SMALL, *settings, "--grid", grid, "--out", f"s{code}", folder=tmp_path)
+        assert done.exit_code == code and "no round had a sound reply: local.lr=3e38, seed 0" in done.stdout
     once = words(["method.name=local", "local.lr=3e38", "local.epochs=3", "local.lr_decay=1e-39", "data.unseen=0"])
     done = call("run", *SMALL, *once, "--out", "y", "--json", folder=tmp_path)
     assert done.exit_code == 0 and json.loads(done.stdout)["rounds_lost"] == 1, "clients that recover"

@@ -147,6 +147,13 @@ def test_damaged_tables_are_named(tmp_path: Path) -> None:
             load_source(f"table:{tmp_path / name}")
 
 
+def test_class_numbers_beyond_63_bits_are_not_recoded(tmp_path: Path) -> None:
+    """As -9223372036854775808 both were one class."""
+    (tmp_path / "t.csv").write_text("client,label,a\nx,1,0\nx,99999999999999999999,1\nx,-99999999999999999999,1\n")
+    with pytest.raises(DataError, match=r"row 2: the label 100000000000000000000 should be below 2\^63"):
+        load_source(f"table:{tmp_path / 't.csv'}")
+
+
 def prices(path: Path) -> str:
     rows = [(f"city-{i}", float(j), 0.5 + j + 10 * i) for i in range(3) for j in range(10)]
     pd.DataFrame(rows, columns=["client", "area", "label"]).to_csv(path, index=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -14,6 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 import clusterfl
 from clusterfl.config import Config
@@ -22,12 +25,12 @@ from clusterfl.engines.blocks import own_memory
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.loop import Simulation
 from clusterfl.method import Method, Single
-from clusterfl.methods import FCCA, FedPer, Local
+from clusterfl.methods import FCCA, FedAvg, FedPer, Local
 from clusterfl.parts.local import SGD
 from clusterfl.record import Schedule
 from clusterfl.runs.checkpoint import read_snapshot
 from clusterfl.testing.compare import assert_equal
-from clusterfl.testing.small import play, small_population, small_task
+from clusterfl.testing.small import CLASSES, WIDTH, play, small_population, small_task
 from clusterfl.tree import is_finite
 from tests.methods.small import SETTINGS, small_method
 
@@ -160,3 +163,36 @@ class _Removing(clusterfl.Callback):
 
     def on_round(self, moment: Any) -> None:
         shutil.rmtree(self.folder)
+
+
+class _Net(nn.Module):
+    """A user's module that drops in its forward pass, one way or another."""
+
+    def __init__(self, drop: Callable[[torch.Tensor], torch.Tensor] | nn.Module) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(WIDTH, 12), drop, nn.Linear(12, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.drop(self.first(x).reshape(-1, 3, 2, 2))
+        answer: torch.Tensor = self.last(hidden.flatten(1))
+        return answer
+
+
+def global_draws(tally: Tally, amount: int, folder: Path) -> None:
+    """A user's module that drops: by keys to the same bits whatever the global generator, or it is refused by name."""
+    functions: tuple[Callable[..., torch.Tensor], ...]
+    functions = (F.dropout, F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, F.gumbel_softmax)
+    layers = (nn.Dropout, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    population, method = small_population(), FedAvg(local=SGD(lr=0.1, batch=10))
+    for function, layer in itertools.islice(itertools.zip_longest(functions, layers), amount):
+        with tally.case(function.__name__):
+            training = {} if function is F.gumbel_softmax else {"training": True}
+            net = _Net(lambda x: function(x, **training))  # noqa: B023
+            refuses(lambda: clusterfl.run(population, net, method, rounds=1, engine="serial"), "_Net", "draw nothing")  # noqa: B023
+        if layer is not None:
+            with tally.case(layer.__name__):
+                found = []
+                for seed in (1, 2):
+                    torch.manual_seed(seed)
+                    found.append(clusterfl.run(population, _Net(layer(0.5)), method, rounds=2, engine="serial"))
+                assert_equal(*(outcome.served.models for outcome in found), "whatever the global generator")

@@ -23,8 +23,7 @@ from .common import TESTS, Tally, assert_ok, launcher
 from .kills import COMMAND, assert_same, config, fingerprint, written
 from .load import bytes_of
 
-# joblib warns of a small /dev/shm, where commands should say one sentence
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent), "PYTHONWARNINGS": "ignore"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
 CLUSTERFL = (sys.executable, "-m", "clusterfl")
 POOL = {"name": "pool", "workers": 2, "stacked": True}
 

@@ -341,5 +341,14 @@ FAULTS: dict[str, Fault] = {
             10,
             10,
         ),
+        Fault(
+            "global-draws",
+            "",
+            "a user's module that draws from the global generator (F.dropout and its like), and every dropout layer",
+            "refused by name; layers draw by keys, to the same bits whatever the global generator",
+            pressure.global_draws,
+            3,
+            6,
+        ),
     )
 }

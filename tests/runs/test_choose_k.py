@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from clusterfl import keys
+from clusterfl.call import Call, Chunk
 from clusterfl.client import Client, Shard
 from clusterfl.engines import Serial, Stacked
+from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.parts.local import SGD
 from clusterfl.runs.choose_k import View, advise, choose_k, half, prediction_strength
-from clusterfl.runs.choose_k_fesem import choose_by_fesem, held_out
+from clusterfl.runs.choose_k_fesem import Trial, choose_by_fesem, elbow, held_out
 from clusterfl.testing.small import small_population, small_task
 
 ROOT_CONFIG = ["--set", "data.unseen=0"]
@@ -65,3 +67,39 @@ def test_fesems_way_finds_two_groups_on_held_out_samples() -> None:
     assert all(t.distance > 0 for t in found.trials)
     with pytest.raises(ValueError, match="k=13 should be at most the 12 clients"):
         choose_by_fesem(population, lambda p: Serial(task, p), rule, [13], 0, sample=60)
+
+
+def test_the_other_criterion_is_the_elbow_of_distances() -> None:
+    """Section 5.2's "or intra-cluster distance": its least value would always be the largest K's."""
+
+    def chosen(*distances: float) -> int:
+        return elbow([Trial(k, 0.5, d) for k, d in enumerate(distances, start=1)]).k
+
+    assert chosen(10.0, 4.0, 3.5, 3.1, 2.9) == 2 and chosen(10.0, 8.0, 2.0, 1.8) == 3
+    assert chosen(4.0, 3.0, 2.0, 1.0) == 1, "no elbow: as few as there can be"
+    assert chosen(1.0, 2.0, 3.0) == 1, "it does not fall"
+    population, task, rule = small_population(), small_task(), SGD(lr=0.1, batch=10, epochs=3)
+    found = choose_by_fesem(
+        population, lambda p: Serial(task, p), rule, [1, 2, 3, 4], 0, sample=12, criterion="distance"
+    )
+    assert found.k == elbow(found.trials).k and "the distance within" in found.reason
+    with pytest.raises(ValueError, match="three numbers of clusters"):
+        choose_by_fesem(population, lambda p: Serial(task, p), rule, [1, 2], 0, sample=12, criterion="distance")
+
+
+def test_trials_of_fesem_under_privacy_share_no_noise() -> None:
+    """With one seed for all, what a client sent in two trials differed by no noise, and the ledger charged it once."""
+    pytest.importorskip("dp_accounting")
+    seen: list[int] = []
+
+    class Watched(Private):
+        def change(self, call: Call, chunk: Chunk) -> Chunk:
+            seen.extend(int(call.client_key(int(call.ids[p]))) for p in chunk.positions)
+            return super().change(call, chunk)
+
+    private = PrivacyConfig(clip=0.5, noise_multiplier=4.0)
+    found = choose_by_fesem(
+        small_population(), lambda p: Watched(Serial(small_task(), p), private), SGD(), [1, 2, 3], 0, sample=12
+    )
+    assert len(seen) == len(set(seen)), "every upload has noise of its own"
+    assert found.privacy is not None and found.privacy.uploads == len(seen) // 12 and found.privacy.epsilon > 0

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from clusterfl import keys
 from clusterfl.commands.app import app
 from clusterfl.engines.wrappers.accounting import epsilon
+from clusterfl.engines.wrappers.privacy import METRICS
 from clusterfl.errors import DataError
 from clusterfl.runs.ledger import LedgerFile
 from clusterfl.testing.small import CLIENTS, play
@@ -90,7 +91,7 @@ def test_a_run_writes_what_it_spent(tmp_path: Path) -> None:
         "epsilon": epsilon(3, 4.0, 1e-5),
         "delta": 1e-5,
         "uploads": 3,
-        "uncovered": ["evaluation: each client's test accuracy and loss"],
+        "uncovered": [METRICS],
         "given": [],
         "unit": "client",
         "sampling": "known",
@@ -99,3 +100,11 @@ def test_a_run_writes_what_it_spent(tmp_path: Path) -> None:
     assert [r["epsilon"] for r in rows] == [epsilon(t, 4.0, 1e-5) for t in range(4)]
     again = CliRunner().invoke(app, ["run", *words, "--out", out, "--json", "--quiet"], catch_exceptions=False)
     assert json.loads(again.stdout)["privacy"] == privacy, "the same bits again are no second release"
+
+
+def test_a_secret_sample_is_part_of_what_is_said(tmp_path: Path) -> None:
+    settings = ["rounds=1", "data.clients=6", "data.clusters=2", "data.samples=20", "engine.name=serial"]
+    settings += ["method.name=fedavg", "privacy.clip=1.0", "participation=0.5", "privacy.sampling=secret"]
+    words = [w for s in settings for w in ("--set", s)]
+    done = CliRunner().invoke(app, ["run", *words, "--out", str(tmp_path / "x"), "--quiet"], catch_exceptions=False)
+    assert "for a client's data while who is asked stays secret" in done.stdout

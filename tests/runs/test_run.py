@@ -204,6 +204,11 @@ def test_the_callers_module_is_not_changed(training: bool, tmp_path: Path) -> No
 def test_all_three_are_needed() -> None:
     with pytest.raises(TypeError, match="should be given all three"):
         clusterfl.run(small_population(), module())  # type: ignore[call-overload]
+    for extra in ((module(), None), (None, FedAvg())):
+        with pytest.raises(TypeError, match=r"run\(config\) should be given no (model|method) beside"):
+            clusterfl.run(Config(), *extra)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"run\(config\) should be given no rounds beside"):
+        clusterfl.run(Config(), rounds=3)  # type: ignore[call-overload]
 
 
 def test_a_config_says_what_python_gave(tmp_path: Path) -> None:

@@ -35,17 +35,17 @@ from clusterfl.engines.wrappers.coverage import Coverage, bounded, coverage
 from clusterfl.engines.wrappers.updates import Changing, Parts, norms, origin_of, put, scaled, updates
 from clusterfl.errors import ConfigError
 from clusterfl.fields import one_of, option
-from clusterfl.message import Fields, Model, Weight
+from clusterfl.message import Fields, Model, Payload, Weight
 from clusterfl.parts.local import SGD
 from clusterfl.parts.private import PrivateSGD, rules_of
 from clusterfl.task import Task
-from clusterfl.tree import Tree
+from clusterfl.tree import Tree, is_finite
 
 log = logging.getLogger(__name__)
 
 Unit = Literal["client", "sample"]
 Sampling = Literal["known", "secret"]
-METRICS = "evaluation: each client's test accuracy and loss"
+METRICS = "evaluation: each client's test accuracy and loss, and in a report its labels"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ class PrivacyConfig:
     delta: float = option(1e-5, "the chance with which epsilon may fail")
     unit: Unit = option("client", "what is hidden: a client's whole data | sample: one sample, by noise in local steps")
     sampling: Sampling = option("known", "who is asked is known | secret, which amplifies; for methods of sums alone")
-    publish_metrics: bool = option(True, "measure on clients' test data, which no noise covers")
+    publish_metrics: bool = option(
+        True, "measure on clients' test data, and count labels for reports, which no noise covers"
+    )
 
     def __post_init__(self) -> None:
         one_of(Unit, self, "unit")
@@ -71,6 +73,11 @@ class PrivacyConfig:
     @property
     def on(self) -> bool:
         return self.clip is not None
+
+    @property
+    def measures(self) -> bool:
+        """Whether anybody may look at clients' data to see how well models do on it."""
+        return self.publish_metrics or not self.on
 
 
 def check_private(config: PrivacyConfig, task: Task) -> None:
@@ -110,6 +117,8 @@ class Private(Changing):
             if not charged:  # before the first reply leaves its client
                 self._charge(call, chunk.fields)
                 charged = True
+            if not (call.server or call.measure):
+                self._note_divergence(call, chunk)
             yield chunk
 
     def score_rows(self, models: Tree, jobs: Sequence[tuple[int, Tensor]], **more: Any) -> list[Tree]:
@@ -158,6 +167,14 @@ class Private(Changing):
         if (releases or new) and charge.call not in self.ledger.charged:
             self.ledger.charge(charge)
         self.own.count(charge)
+
+    def _note_divergence(self, call: Call, chunk: Chunk) -> None:
+        """No noise hides that an update is not finite."""
+        seen = [f"{call.label}: that {name} is not finite" for name, value in chunk.fields.items() if not finite(value)]
+        new = [what for what in seen if what not in self.ledger.uncovered]
+        if new:
+            log.warning("epsilon does not cover what some replies tell as they are: %s", ", ".join(new))
+            self.ledger.charge(Charge(call_name(call), [], 0, new, round=call.round))
 
     def _in_samples(self, call: Call, covers: Coverage, fields: Fields) -> Coverage:
         """The same for one sample: an epoch reads it once. What clients do not make in local steps is not covered, and
@@ -226,6 +243,11 @@ def with_fixed(task: Task, call: Call, chunk: Chunk) -> Chunk:
             origin = origin_of(call, chunk, kind)
             fields[name] = {n: origin[n].clone() if n in task.fixed else t for n, t in value.items()}
     return Chunk(chunk.positions, fields)
+
+
+def finite(value: Payload) -> bool:
+    """Whether all numbers of a field are."""
+    return is_finite({"": value} if isinstance(value, Tensor) else value)
 
 
 # -- noise in local steps ------------------------------------------------------------------------------

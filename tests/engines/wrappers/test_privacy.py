@@ -27,10 +27,10 @@ from clusterfl.engines.wrappers.flaky import Flaky
 from clusterfl.engines.wrappers.guard import Guard
 from clusterfl.engines.wrappers.privacy import PrivacyConfig, Private
 from clusterfl.engines.wrappers.updates import norms, updates
-from clusterfl.errors import ClientError, ConfigError
+from clusterfl.errors import ClientError, ConfigError, NoReplies
 from clusterfl.message import Cluster, Labels, Loss, Model, Payload, Statistic, Weight, on_client
 from clusterfl.method import Procedures
-from clusterfl.methods import FCCA, IFCA, FedAvg, FedDANE, FedProx, FedSGD, Local, PerFedAvg, RobustTKM
+from clusterfl.methods import FCCA, IFCA, FedAvg, FedDANE, FedProx, FedSGD, Local
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.runs.setup import prepare
 from clusterfl.task import Task
@@ -38,6 +38,7 @@ from clusterfl.testing.compare import assert_close, assert_equal
 from clusterfl.testing.small import CLASSES, CLIENTS, play, small_population, small_task
 from clusterfl.tree import Tree
 from tests.engines.wrappers.exchanges import ALONE, BOTH, BOTH_CHOOSING, IDS, PRIVACY, RULE, private
+from tests.methods.small import small_method
 
 pytest.importorskip("dp_accounting")
 
@@ -286,6 +287,20 @@ def test_a_client_that_is_lost_or_rejected_has_been_charged() -> None:
     assert int(engine.releases[3]) == 1 and wrapper_of(guard, Private) is engine and wrapper_of(guard, Flaky) is None
 
 
+@pytest.mark.parametrize("make", [Serial, Stacked])
+def test_that_a_client_diverged_is_no_secret_and_named(make: Any) -> None:
+    """NaN plus noise is NaN: whoever sees it learns something of the client that epsilon says nothing of."""
+    wild = FedAvg(local=SGD(lr=1e38, batch=10))
+    engine = Private(make(small_task(), small_population()), PRIVACY)
+    with pytest.raises(NoReplies):
+        play(wild, Guard(engine, sample=small_population().train.x[0]), rounds=1)
+    assert "FedAvg.train: that theta is not finite" in engine.spent().uncovered
+    assert engine.spent().uploads == 1, "it is charged all the same"
+    sound = private()
+    play(FedAvg(local=RULE), sound, rounds=1)
+    assert not any("finite" in what for what in sound.spent().uncovered)
+
+
 @pytest.mark.parametrize("noise", [1e-6, 1e-5, 1e-3, 0.019])
 def test_hardly_any_noise_is_a_large_number_and_not_a_full_memory(noise: float) -> None:
     """1e-5 once took the accountant past 7 GB."""
@@ -494,10 +509,14 @@ def test_a_model_that_no_private_step_made_does_not_leave(make: Any) -> None:
         engine.cohort(IDS, keys.key(0)).run(ByHand().train, {"theta": engine.task.init(keys.key(0))})
 
 
-@pytest.mark.parametrize("method", [PerFedAvg(local=RULE), FedDANE(local=RULE), RobustTKM(k=2, local=RULE)])
-def test_a_method_that_reads_samples_more_often_is_refused(method: Any) -> None:
+# the list of docs/reliability.md
+OFTEN = ["per-fedavg", "feddsmic", "feddane", "robust-tkm", "ditto", "fedem", "fedrc", "fedgwc", "kin"]
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_a_method_that_reads_samples_more_often_is_refused(name: str) -> None:
     with pytest.raises(ClientError, match=r"privacy\.unit='sample' should be 'client' for this method"):
-        play(method, private(config=SAMPLES), rounds=1)
+        play(small_method(name), private(config=SAMPLES), rounds=2)
 
 
 def test_without_published_metrics_no_test_data_is_looked_at(tmp_path: Path) -> None:
@@ -510,3 +529,5 @@ def test_without_published_metrics_no_test_data_is_looked_at(tmp_path: Path) -> 
     summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert summary["accuracy_mean"] is None and summary["f1_macro"] is None and summary["unseen_accuracy"] is None
     assert not any(r.measured for r in outcome.records)
+    details = json.loads((tmp_path / "details.json").read_text(encoding="utf-8"))
+    assert all(details[name] is None for name in ("labels", "cluster_labels", "cross", "confusion"))
