@@ -72,12 +72,14 @@ class CFL(Method[CFLState]):
     gamma: float | None = option(None, "the paper's bound on noise: sqrt((1 - largest cosine across) / 2) > gamma")
     start_round: int = option(20, "rounds before the first cut")
     min_size: int = option(3, "clients of a cluster that may be cut")
+    max_clusters: int | None = option(None, "no cut beyond as many clusters; unset: as many as there are cuts")
     linkage: Cut = option("single", "how a cluster is cut: single is the paper's optimum, complete the authors' code")
     exact: int = option(EXACT, "clients of a cluster up to which all are compared; more by a sample of them")
 
     def __post_init__(self) -> None:
         at_least(0, self, "r1", "r2", "eps1", "eps2", "start_round", "exact")
         at_least(2, self, "min_size")
+        at_least(1, self, "max_clusters")
         one_of(Cut, self, "linkage")
         if self.gamma is not None and not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma={self.gamma} should be between 0 and 1")
@@ -112,6 +114,8 @@ class CFL(Method[CFLState]):
         eps1 = self.r1 * float(state.peak) if self.relative else self.eps1
         eps2 = self.r2 * eps1 if self.relative else self.eps2
         if cohort.round < self.start_round or len(mine) < self.min_size or not (mean < eps1 and largest > eps2):
+            return state
+        if self.max_clusters is not None and state.k >= self.max_clusters:
             return state
         leaves, across, gap = self.cut(own, cohort.key)
         cohort.log(**{f"gap_{c}": gap})

@@ -1,7 +1,8 @@
 """What the papers say, word by word, where this library's defaults say something else.
 
-A preset holds only what differs from the defaults, so an empty one says: the default is the paper's. What depends on
-the data (the number of clusters, the model, rounds, epochs) belongs to an experiment and is in none of them.
+A preset holds what differs from the defaults or, as the warm start of searches, from what scenarios of this library
+set, so an empty one says: the default is the paper's. What depends on the data (the number of clusters, the model,
+rounds, epochs) belongs to an experiment and is in none of them.
 
 >>> preset("md-icfl", "paper", k=4)          # in Python
 >>> # method.preset = "paper" in a config, over which the method's other keys go; name@paper in compare
@@ -36,7 +37,7 @@ PAPER: dict[str, Preset] = {
     "md-icfl": Preset(
         "random models and ids (section 3.4), no rounds of rest, mu = 0.5 (section 5); from such a start the model "
         "distance has to find the clusters by itself, and does not on every seed",
-        {**RANDOM, "warmup": 0, "start_rounds": 1, "prior_mean": 0.5},
+        {**RANDOM, "warmup": 0, "start_rounds": 1, "prior_mean": 0.5, "warm": False},
         {"lr": 0.1, "batch": 50},
     ),
     "fedds": Preset(

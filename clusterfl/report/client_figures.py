@@ -18,6 +18,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.config import Config
+from clusterfl.data.population import Population
 from clusterfl.evaluate.served import personal_models
 from clusterfl.loop import Simulation
 from clusterfl.parts.local import Train
@@ -51,8 +52,12 @@ def local_models(results: Sequence[Result], config: Config, path: Path) -> None:
 
 
 def images_by_cluster(results: Sequence[Result], config: Config, path: Path) -> None:
-    """Images of three clients of each cluster, the ones nearest to their centre (FeSEM's Fig. 5)."""
-    with _ended(config) as simulation:
+    """Images of three clients of each cluster, the ones nearest to their centre (FeSEM's Fig. 5).
+
+    Clients with few images take no part, where there are others: few steps hardly move a model, and they would be a
+    cluster of their own.
+    """
+    with _ended(config, large(config.population(), ENOUGH)) as simulation:
         population, state = simulation.population, simulation.state
         served = simulation.method.serve(state, simulation.ids)
         cohort = simulation.engine.cohort(simulation.ids, keys.fold_in(keys.key(config.seed), "figure"))
@@ -65,8 +70,20 @@ def images_by_cluster(results: Sequence[Result], config: Config, path: Path) -> 
     for axes, images, i in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown, chosen, strict=True):
         axes.imshow(torch.cat(list(images[:, 0]), dim=1).numpy(), cmap="gray")
         axes.set(xticks=[], yticks=[])
-        axes.set_ylabel(f"cluster {int(assign[i])}", fontsize=6, rotation=0, ha="right", va="center")
+        members = int((assign == assign[i]).sum())
+        name = f"cluster {int(assign[i])} of {members} writers\n{population.train.sizes[got.ids[i]]} images"
+        axes.set_ylabel(name, fontsize=6, rotation=0, ha="right", va="center")
     figure.savefig(path, dpi=DPI)
+
+
+ENOUGH = 100  # images of a client
+
+
+def large(population: Population, enough: int) -> Population:
+    """The clients with so many training samples; everybody if there are none."""
+    keep = (population.train.sizes[: population.clients] >= enough).nonzero().flatten().tolist()
+    train, test = ([shards.of(i) for i in keep] for shards in (population.train, population.test))
+    return Population.from_arrays(train, test, classes=population.classes) if keep else population
 
 
 def large_client(results: Sequence[Result], config: Config, path: Path) -> None:
@@ -80,8 +97,9 @@ def small_client(results: Sequence[Result], config: Config, path: Path) -> None:
 
 
 def _features(config: Config, path: Path, *, largest: bool, enough: int = 60) -> None:
-    figure = figure_of(11.4, 3.8)
-    for axes, method in zip(figure.subplots(1, len(METHODS)), METHODS, strict=True):
+    figure = figure_of(12.2, 4.0)
+    grid = figure.subplots(1, len(METHODS))
+    for axes, method in zip(grid, METHODS, strict=True):
         with _ended(Config.parse({**config.table(), "method": method})) as simulation:
             engine, population = simulation.engine, simulation.population
             sizes = population.train.sizes[: population.clients]
@@ -95,11 +113,11 @@ def _features(config: Config, path: Path, *, largest: bool, enough: int = 60) ->
                 features, answers = (f(row(models, 0), x) for f in (engine.task.features, engine.task.logits))
         points = neighbours(features, config.seed)
         for c in y.unique().tolist():
-            axes.scatter(points[y == c, 0], points[y == c, 1], s=8, label=str(c))
+            axes.scatter(points[y == c, 0], points[y == c, 1], s=9, color=f"C{c}", label=str(c))
         right = float((answers.argmax(dim=1) == y).double().mean())
-        axes.set(title=f"{method['name']}, client {int(who)}: {100 * right:.0f} % of {len(y)} right")
-        axes.set(xticks=[], yticks=[])
-        axes.legend(fontsize=6, title="class", title_fontsize=6)
+        axes.set(title=f"{method['name']}: {100 * right:.0f} % of {len(y)} right", xticks=[], yticks=[])
+    named = {text: dot for axes in grid for dot, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside right upper", fontsize=7, title="class", markerscale=2)
     figure.savefig(path, dpi=DPI)
 
 
@@ -124,9 +142,9 @@ def _nearest(far: Tensor, members: Tensor, n: int) -> list[int]:
 
 
 @contextmanager
-def _ended(config: Config) -> Iterator[Simulation]:
-    """A run of the config, at its end."""
-    with prepare(replace_engine(config)).simulation() as simulation:
+def _ended(config: Config, population: Population | None = None) -> Iterator[Simulation]:
+    """A run of the config, at its end; on these clients, if they are given."""
+    with prepare(replace_engine(config), population).simulation() as simulation:
         simulation.run()
         yield simulation
 

@@ -52,13 +52,10 @@ def fresh_outputs(
     ``j``'s true cluster is the one that most of its clients come from. A matrix with a strong diagonal says
     that the samples mean to others what they mean to the centre. A cluster without clients is left at 0.
     """
-    if population.truth is None:
-        raise ClusterflError("truth=None should be known to train a model of each true cluster")
-    truth = population.truth[: population.clients]
-    alive = assign.unique()
-    homes = [truth[assign == j].mode().values for j in alive]
-    train = population.train
-    pooled = [torch.cat([train.rows_of(i) for i in (truth == t).nonzero().flatten().tolist()]) for t in homes]
+    found, train = homes(population, assign), population.train
+    assert population.truth is not None
+    members = [(population.truth[: population.clients] == t).nonzero().flatten().tolist() for t in found.values()]
+    pooled = [torch.cat([train.rows_of(i) for i in of_one]) for of_one in members]
     shards = Shards.from_rows(train.x, train.y, [rows.unique() for rows in pooled])
     engine = Serial(task, Population(shards, shards, len(pooled), population.classes))
     total = torch.zeros(x.shape[0], population.classes, population.classes)
@@ -67,9 +64,17 @@ def fresh_outputs(
         cohort = engine.cohort(torch.arange(len(pooled)), keys.fold_in(key, "train", seed))
         fresh = cohort.run(Train(rule).train, {"theta": start})["theta"]
         with torch.no_grad():
-            for i, j in enumerate(alive.tolist()):
+            for i, j in enumerate(found):
                 total[j] += outputs(task, row(fresh, i), x[j], 2).mean(dim=1).T / seeds
     return total
+
+
+def homes(population: Population, assign: Tensor) -> dict[int, int]:
+    """The true cluster that most clients of each cluster come from; of clusters that have clients."""
+    if population.truth is None:
+        raise ClusterflError("truth=None should be known to train a model of each true cluster")
+    truth = population.truth[: population.clients]
+    return {j: int(truth[assign == j].mode().values) for j in assign.unique().tolist()}
 
 
 def draw_samples(
@@ -95,20 +100,21 @@ def draw_samples(
     return _save(figure, path)
 
 
-def draw_outputs(matrices: Tensor, path: str | Path, *, title: str = "") -> Path:
-    """Writes a PNG of :func:`fresh_outputs`, one matrix for each cluster."""
+def draw_outputs(matrices: Tensor, path: str | Path, *, title: str = "", names: Sequence[str] = ()) -> Path:
+    """Writes a PNG of :func:`fresh_outputs`, one matrix for each cluster, which ``names`` may call."""
     k = matrices.shape[0]
-    figure = _figure(2.6 * k + 0.8, 3.0)
+    figure = _figure(2.6 * k + 0.9, 3.0)
     if title:
         figure.suptitle(title)
     row_of_axes = figure.subplots(1, k, squeeze=False)[0]
     for j, axes in enumerate(row_of_axes):
         image = axes.imshow(matrices[j].numpy(), cmap="viridis", vmin=0.0, vmax=1.0)
-        axes.set(title=f"cluster {j}", xlabel="label of the samples", ylabel="mean probability" if j == 0 else "")
+        axes.set(xlabel="label of the samples", ylabel="answer of new models" if j == 0 else "")
+        axes.set_title(names[j] if names else f"cluster {j}", fontsize=9)
         places = range(0, matrices.shape[1], max(1, matrices.shape[1] // 10))
         axes.set_xticks(places)
         axes.set_yticks(places)
-    figure.colorbar(image, ax=row_of_axes, shrink=0.8)
+    figure.colorbar(image, ax=row_of_axes, shrink=0.8, label="mean probability")
     return _save(figure, path)
 
 

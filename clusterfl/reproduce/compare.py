@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusterfl.config.tables import Table
-from clusterfl.reproduce.spec import METRICS, Cell, Experiment
+from clusterfl.reproduce.spec import METRICS, Cell, Experiment, Row, Setting
 from clusterfl.reproduce.store import Results
 
 Verdict = Literal["within", "above", "below", "void"]
+SPREAD = "accuracy_std"  # the metric that is a spread itself, between clients
+WITHIN = 1.5  # points, from the paper's spread
 MARKS: dict[Verdict, str] = {"within": "✓", "above": "▲", "below": "▽", "void": "∅"}
 
 
@@ -27,6 +29,7 @@ class Figure:
     ours: tuple[float, ...] = ()  # one per seed
     void: int = 0  # seeds whose run has no such number, as there is no accuracy abroad with one cluster
     spread: float | None = None  # the paper's ±
+    spread_of: str = "seeds"  # between what that is
     reading: bool = False  # of the paper's figure in another reading, which is counted apart
 
     @property
@@ -48,6 +51,14 @@ class Figure:
             return "void"
         off = self.mean - self.paper
         return "within" if abs(off) <= within + 1e-9 else "above" if off > 0 else "below"
+
+    @property
+    def spreads(self) -> tuple[float, float] | None:
+        """Ours and the paper's: between clients where the paper prints that as a figure, else between seeds."""
+        if self.metric == SPREAD:
+            return None if self.mean is None or self.paper is None else (self.mean, self.paper)
+        alike = self.spread is not None and self.spread_of == "seeds" and len(self.ours) > 1
+        return (self.std, self.spread or 0.0) if alike else None
 
     @property
     def text(self) -> str:
@@ -78,9 +89,22 @@ class Comparison:
         """The same of the figures that were run in another reading."""
         return Counter(f.verdict for f in self.figures if f.verdict and f.reading)
 
+    def spread(self, clients: bool) -> Counter[str]:
+        """How ours compare with the papers' standard deviations, of clients or of seeds; other readings apart."""
+        pairs = [f.spreads for f in self.figures if not f.reading and (f.metric == SPREAD) == clients]
+        return Counter(
+            "within" if abs(ours - theirs) <= WITHIN + 1e-9 else "wider" if ours > theirs else "narrower"
+            for ours, theirs in filter(None, pairs)
+        )
+
     @property
     def seeds(self) -> list[int]:
         return sorted({r["seed"] for r in self.results})
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """(row, setting) of every cell that was run."""
+        return list(dict.fromkeys((r["row"], r["setting"]) for r in self.results))
 
     @property
     def count(self) -> str:
@@ -117,17 +141,31 @@ class Comparison:
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """(setting, metric) of every column with a number in it."""
+        """(setting, metric) of every column with a number in it; another reading's are there once it was run."""
         full = {(f.setting, f.metric) for f in self.figures if f.ours or f.void or f.paper is not None}
-        return [(s.name, m) for s in self.experiment.settings for m in self.experiment.metrics if (s.name, m) in full]
+        run = {f.setting for f in self.figures if f.ours or f.void}
+        shown = [s.name for s in self.experiment.settings if s.of is None or s.name in run]
+        return [(s, m) for s in shown for m in self.experiment.metrics if (s, m) in full]
+
+    @property
+    def rows(self) -> list[str]:
+        """The paper's rows, and of other readings those that were run."""
+        run = {f.row for f in self.figures if f.ours or f.void}
+        return [r.name for r in self.experiment.rows if r.of is None or r.name in run]
+
+    @property
+    def unread(self) -> list[str]:
+        """The other readings, rows and columns, of which nothing was run at this scale."""
+        here = {*self.rows, *(s for s, _ in self.columns)}
+        parts: list[Row | Setting] = [*self.experiment.rows, *self.experiment.settings]
+        return [part.name for part in parts if part.of is not None and part.name not in here]
 
     def grid(self) -> list[list[str]]:
         """A head and one line per row, as text."""
         texts = {(f.row, f.setting, f.metric): f.text for f in self.figures if f.ours or f.void or f.paper is not None}
-        alone = len({setting for setting, _ in self.columns}) == 1
+        alone = len([s for s in self.experiment.settings if s.of is None or s.name in dict(self.columns)]) == 1
         head = ["", *(("" if alone else f"{s}: ") + METRICS[m].label for s, m in self.columns)]
-        rows = [r.name for r in self.experiment.rows]
-        return [head, *([name, *(texts.get((name, *column), "") for column in self.columns)] for name in rows)]
+        return [head, *([name, *(texts.get((name, *column), "") for column in self.columns)] for name in self.rows)]
 
     def json(self) -> Table:
         return {
@@ -165,6 +203,18 @@ def in_words(verdicts: Counter[str]) -> str:
 WORDS: dict[str, str] = {"within": "within", "above": "above", "below": "below", "void": "without such a number"}
 
 
+def spreads_in_words(c: Comparison) -> str:
+    """«Spread between clients beside the paper's: 3 within 1.5 points, 2 wider.»; empty where none is compared."""
+    told = []
+    for clients, what in ((True, "clients"), (False, "seeds")):
+        found = c.spread(clients)
+        said = [f"{found['within']} within {WITHIN:g} points"] if found["within"] else []
+        said += [f"{found[v]} {v}" for v in ("wider", "narrower") if found[v]]
+        if said:
+            told.append(f"Spread between {what} beside the paper's ±: {', '.join(said)}.")
+    return " ".join(told)
+
+
 def compare(experiment: Experiment, scale: str, results: Results | None = None) -> Comparison:
     """The results on disk, of whichever seeds, beside the paper's figures."""
     results = results or Results(experiment.folder)
@@ -190,4 +240,5 @@ def _figures(cell: Cell, results: Iterable[Table]) -> Iterable[Figure]:
         ours = [r["metrics"][metric] for r in results if metric in r["metrics"]]
         known = tuple(METRICS[metric].factor * v for v in ours if v is not None)
         void = len(ours) - len(known)
-        yield Figure(row.name, setting, metric, paper.get(metric), known, void, spread.get(metric), reading)
+        theirs, of = spread.get(metric), cell.experiment.spread_of
+        yield Figure(row.name, setting, metric, paper.get(metric), known, void, theirs, of, reading)

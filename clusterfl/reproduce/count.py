@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from clusterfl.config.methods import write_method
-from clusterfl.config.tables import UNSET
-from clusterfl.errors import ConfigError
-from clusterfl.methods.presets import PAPER
 from clusterfl.reproduce.compare import Comparison
-from clusterfl.reproduce.spec import COUNTED, METRICS, Experiment, Row
+from clusterfl.reproduce.spec import COUNTED, METRICS, Experiment
 
 Place = tuple[str, str, str, str]  # experiment, row, setting, metric
 
@@ -62,35 +57,10 @@ def count(experiments: Sequence[Experiment], compared: Iterable[Comparison]) -> 
             elif place in verdicts["laptop"]:
                 laptop[verdicts["laptop"][place]] += 1
             else:
-                missing[e.not_run] += 1
+                missing[why_missing(e)] += 1
     return Count(total, full, laptop, missing, readings)
 
 
-def differences(e: Experiment, row: Row) -> list[str]:
-    """In what a row's method is not its paper's letter, as ``key = ours (paper: theirs)``."""
-    cell = next((c for c in e.cells("full", [0]) if c.row.name == row.name), None)
-    if cell is None:
-        return []
-    try:
-        method = cell.config().method
-    except ConfigError:  # such a cell has no results either
-        return []
-    said = PAPER[method.name].method if method.name in PAPER else {}
-    have: dict[str, Any] = write_method(method)
-    told = []
-    for key, theirs in said.items():
-        ours = have.get(key, UNSET)
-        if isinstance(theirs, dict):
-            ours, theirs = ours["name"], theirs["name"]
-        if ours != (UNSET if theirs is None else theirs) and not _idle(key, have):
-            told.append(f"{key} = {_shown(ours)} (paper: {_shown(theirs)})")
-    return told
-
-
-def _idle(key: str, have: dict[str, Any]) -> bool:
-    """Whether a key has no meaning beside the others."""
-    return key == "start_rounds" and have.get("start") != "kmeans-local"
-
-
-def _shown(value: Any) -> str:
-    return "unset" if value is None or value == UNSET else str(value).lower() if isinstance(value, bool) else str(value)
+def why_missing(e: Experiment) -> str:
+    """Why a figure was run at no scale: laptop scale needs no more than the data at hand, and time."""
+    return "time" if e.not_run == "size" else e.not_run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from clusterfl.config.overrides import merged
 from clusterfl.config.tables import Table
 from clusterfl.errors import ClusterflError
 from clusterfl.reproduce.spec import COUNTED, Experiment, select
-from clusterfl.reproduce.store import Results
+from clusterfl.reproduce.stamp import read_stamp, write_stamp
+from clusterfl.reproduce.store import CURVES, Results, decisive
 
 
 def shown(e: Experiment, every: Sequence[Experiment], held: Results | None = None) -> list[Table]:
@@ -50,7 +53,25 @@ def draw(e: Experiment, every: Sequence[Experiment], path: Path, data_root: Path
     module, _, name = e.report.partition(":")
     function: Any = getattr(importlib.import_module(module), name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    first = next(iter(e.cells("full", [0])), None)  # a drawing without cells has its config in the base
-    table = e.base if first is None else first.config().table()
-    function(results, Config.parse(merged(table, changes)), path)
+    function(results, Config.parse(merged(_table(e), changes)), path)
+    write_stamp(path, told(e, results))
     return path
+
+
+def told(e: Experiment, results: Sequence[Table]) -> str:
+    """A digest of what a figure shows: by what it is drawn, of which results, in which config."""
+    kept = ("row", "setting", "scale", "seed", "metrics", *CURVES)
+    shows = [{key: r[key] for key in kept if r.get(key)} for r in results]
+    whole = [e.report, decisive(Config.parse(_table(e))), shows]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+def stale(e: Experiment, every: Sequence[Experiment], path: Path, held: Results | None = None) -> bool:
+    """Whether a picture shows something else than would be drawn today."""
+    return read_stamp(path) != told(e, shown(e, every, held))
+
+
+def _table(e: Experiment) -> Table:
+    """A drawing without cells has its config in the base."""
+    first = next(iter(e.cells("full", [0])), None)
+    return e.base if first is None else first.config().table()

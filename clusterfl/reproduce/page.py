@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterfl.config.tables import Table
-from clusterfl.reproduce.compare import MARKS, Comparison, compare, in_words
-from clusterfl.reproduce.count import Count, count, differences, printed
+from clusterfl.reproduce.compare import MARKS, Comparison, compare, in_words, spreads_in_words
+from clusterfl.reproduce.count import Count, count, printed, why_missing
 from clusterfl.reproduce.draw import shown
+from clusterfl.reproduce.letter import differences, reductions, same_at_both_scales
 from clusterfl.reproduce.moves import courses
 from clusterfl.reproduce.spec import COUNTED, METRICS, Experiment
 from clusterfl.reproduce.store import Results
@@ -22,9 +23,10 @@ how to run it, what the scales are and how to read the tables.
 
 A cell is *ours / the paper's*: the mean over seeds ± its standard deviation between seeds; what a paper's ± is of is in
 the notes. ✓: ours is within 1.5 points of the paper's (ARI: 0.05). ▲: ours is higher, ▽: lower; either way
-the paper is not confirmed there. ∅: a run has no such number. At `full` scale sizes are the paper's, and what else
-differs is listed below each table; at `laptop` scale all is smaller, and figures can only show the order of methods:
-how alike it is to the paper's is said below each such table (1: the same, 0: unrelated, -1: reversed).
+the paper is not confirmed there. ∅: a run has no such number. At `full` scale sizes are the paper's as far as it gives
+them; `own` is a small run of ours that a drawing is made of. In which keys a method is not its paper's letter is listed
+below each table. At `laptop` scale all is smaller, by how much is listed too, and figures can only show the order of
+methods: how alike it is to the paper's is said below each such table (1: the same, 0: unrelated, -1: reversed).
 """
 
 
@@ -34,7 +36,9 @@ def page(experiments: Sequence[Experiment], drawings: Path | None = None) -> str
     ``drawings``: the folder of drawn figures; a page that lies elsewhere than beside it has none.
     """
     results = {folder: Results(folder) for folder in {e.folder for e in experiments}}
-    compared = [[c for scale in COUNTED if (c := compare(e, scale, results[e.folder])).results] for e in experiments]
+    compared = [
+        [c for scale in scales_of(e) if (c := compare(e, scale, results[e.folder])).results] for e in experiments
+    ]
     whole = count(experiments, [c for found in compared for c in found])
     parts = [HEAD, *headline(whole), _by_paper(experiments, compared), _summary(experiments, compared, drawings)]
     for folder in dict.fromkeys(e.folder for e in experiments):
@@ -48,6 +52,11 @@ def page(experiments: Sequence[Experiment], drawings: Path | None = None) -> str
                 shows = shown(e, experiments, results[e.folder]) if drawn(e, drawings) and (e.uses or e.rows) else []
                 parts.append(_section(e, found, shows, drawings))
     return "\n".join(parts)
+
+
+def scales_of(e: Experiment) -> tuple[str, ...]:
+    """The scales that count; one where they are the same run."""
+    return COUNTED[:1] if same_at_both_scales(e) else COUNTED
 
 
 def headline(c: Count) -> Iterator[str]:
@@ -95,7 +104,7 @@ def _summary(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comp
             [
                 f"`{e.name}`",
                 what,
-                c.scale,
+                "own" if scales_of(e) != COUNTED else c.scale,
                 str(c.verdicts.total() or "–"),
                 str(len(c.results)),
                 f"{c.seconds / 3600:.1f}",
@@ -108,33 +117,60 @@ def _summary(experiments: Sequence[Experiment], compared: Sequence[Sequence[Comp
 def _section(e: Experiment, found: Sequence[Comparison], shows: Sequence[Table], drawings: Path | None) -> str:
     """``shows``: the results that a figure is of."""
     parts = [f"### {e.table}: {e.title}\n"]
+    whole = count([e], found)
+    if found and (lacking := whole.printed - whole.full.total()):
+        nowhere = f", {n} of them at no scale, for {why_missing(e)}" if (n := whole.missing.total()) else ""
+        parts.append(f"Not run at full scale, for {e.not_run}: {lacking} of {whole.printed} figures{nowhere}.\n")
     for c in found:
-        parts += [f"{c.scale.capitalize()} scale: {c.count}.\n", markdown(c.grid())]
+        scale = "Of a size of its own" if scales_of(e) != COUNTED else f"{c.scale.capitalize()} scale"
+        parts += [f"{scale}: {c.count}.\n", markdown(c.grid())]
+        if c.unread:
+            parts.append(f"Other readings, not run at this scale: {', '.join(c.unread)}.\n")
         parts.append(f"```\n{c.command}\n```\n")
-        if c.scale == "laptop" and (orders := c.orders):
-            alike = ", ".join(f"{_column(c, s, m)} {rho:.2f}" for (s, m), rho in orders.items())
-            parts.append(f"Order of methods, as rank correlation with the paper's: {alike}.\n")
-        if "settled" in e.metrics and (moves := "".join(f"- {line}\n" for line in courses(c))):
-            parts.append(f"How clusters came about, run by run:\n\n{moves}")
+        parts += _beside(c)
     if drawn(e, drawings):
         source = f" from the results of `{e.uses}`" if e.uses else ""
-        source += f" at {shows[0]['scale']} scale" if shows else ""
+        source += f" at {shows[0]['scale']} scale" if shows and scales_of(e) == COUNTED else ""
         parts.append(f"![{e.title}](figures/{picture_name(e)})\n\nDrawn by `clusterfl reproduce {e.name}`{source}.\n")
     elif not e.rows:
         parts.append("Not drawn.\n")
-    told = [(row.name, d) for row in e.rows if found and (d := differences(e, row))]
-    if told:
-        parts.append("Not the paper's letter:\n")
-        parts.append("".join(f"- {name}: {', '.join(d)}\n" for name, d in told))
+    if told := "".join(f"- {line}\n" for line in _not_the_letter(e, found)):
+        parts += ["Not the paper's letter:\n", told]
     if e.notes:
+        parts.append("Notes:\n")
         parts.append("".join(f"- {note}\n" for note in e.notes))
     return "\n".join(parts)
+
+
+def _beside(c: Comparison) -> Iterator[str]:
+    """What is said below a table: spreads, the order of methods, what is smaller, how clusters came about."""
+    if spreads := spreads_in_words(c):
+        yield f"{spreads}\n"
+    if c.scale == "laptop":
+        if orders := c.orders:
+            alike = ", ".join(f"{_column(c, s, m)} {rho:.2f}" for (s, m), rho in orders.items())
+            yield f"Order of methods, as rank correlation with the paper's: {alike}.\n"
+        if smaller := "".join(f"- {line}\n" for line in reductions(c.experiment, c.places)):
+            yield f"What laptop scale changes (full scale's in brackets):\n\n{smaller}"
+    if "settled" in c.experiment.metrics and (moves := "".join(f"- {line}\n" for line in courses(c))):
+        yield f"How clusters came about, run by run:\n\n{moves}"
+
+
+def _not_the_letter(e: Experiment, found: Sequence[Comparison]) -> Iterator[str]:
+    """A line for each row that was run and is not the paper's letter; one for each scale where these differ."""
+    for row in e.rows:
+        run = [c.scale for c in found if row.name in {name for name, _ in c.places}]
+        told = {scale: differences(e, row, scale) for scale in run}
+        same = len({tuple(d) for d in told.values()}) == 1
+        for scale, d in list(told.items())[: 1 if same else None]:
+            if d:
+                yield f"{row.name}{'' if same else f', at {scale} scale'}: {', '.join(d)}"
 
 
 def _column(c: Comparison, setting: str, metric: str) -> str:
     """A column's name, without its setting where there is but one."""
     label = METRICS[metric].label
-    return label if len({s for s, _ in c.columns}) == 1 else f"{setting}: {label}"
+    return label if len(c.experiment.settings) == 1 else f"{setting}: {label}"
 
 
 def picture_name(e: Experiment) -> str:

@@ -27,7 +27,7 @@ EXECUTION = (
 )  # how a run is carried out: a result stays valid without it
 
 
-CURVES = ("curve", "intra_curve", "inter_curve", "moved", "ari_curve")  # what a figure may show
+CURVES = ("curve", "weighted_curve", "intra_curve", "inter_curve", "moved", "ari_curve")  # what a figure may show
 
 
 def decisive(config: Config) -> Table:
@@ -61,6 +61,7 @@ def result_of(cell: Cell, config: Config, population: Population, outcome: Outco
             "digest": digest(asked),
             "metrics": {name: told[name] for name in METRICS if name in told},
             "curve": [[r.round, round(float(r.accuracy.nanmean()), 4)] for r in measured],
+            "weighted_curve": [[r.round, round(Figures.of(r.accuracy, sizes).weighted, 4)] for r in measured],
             "intra_curve": curve(outcome, "intra") if cell.config().eval_inter else None,
             "inter_curve": curve(outcome, "inter") if cell.config().eval_inter else None,
             "moved": moves(outcome) if outcome.method.clustered else None,

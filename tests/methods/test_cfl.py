@@ -85,6 +85,7 @@ def test_absolute_thresholds_and_the_other_gates() -> None:
     assert run(CFL(**options, gap=2.0), 12).clusters_found == 1, "no cosines are further apart than 2"
     assert run(replace(EAGER, start_round=12), 12).clusters_found == 1, "too early"
     assert run(replace(EAGER, start_round=11), 12).clusters_found == 2
+    assert [run(replace(EAGER, max_clusters=k), 30).clusters_found for k in (1, 2, 3, None)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])

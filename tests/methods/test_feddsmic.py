@@ -176,12 +176,23 @@ def test_lost_newcomers_wait_in_the_first_cluster() -> None:
 # -- the traps -------------------------------------------------------------------------------------------
 
 
-def test_independent_starts_do_not_find_the_clusters() -> None:
+def test_a_small_perceptron_does_not_find_the_clusters_from_independent_starts() -> None:
     """Each centre answers in its own way, which its own clients keep: hardly any id changes after a few rounds."""
     task, population = digits()
     run, outcome = simulate(FedDS(start="independent", local=PAPER, warmup=0), task, population, 8)
     assert outcome.clusters is not None and outcome.clusters.ari < 0.7
     assert all(r.moved == 0 for r in run.records[-2:])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_independent_starts_do_not_freeze_a_linear_model(seed: int) -> None:
+    """The paper's own model and split, in small: half of the clients leave their random cluster."""
+    config = DataConfig(clients=20, clusters=3, split="class_groups", shift="none", alpha=0.5, indicators=1, test="own")
+    population = build(config, keys.key(seed))
+    assert population.indicators is not None
+    task = Task(build_model("mclr", population.input_shape, 10), 10).with_public(population.indicators[0])
+    run, _ = simulate(FedDS(k=3, start="independent", local=PAPER, warmup=0), task, population, 3)
+    assert run.records[1].moved is not None and run.records[1].moved >= 0.4
 
 
 @BOTH

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,7 @@ LISTED: dict[str, dict[str, Any]] = {
         "relative": False,
         "eps1": 0.4,
         "eps2": 1.6,
+        "max_clusters": None,
         "gap": None,
         "start_round": 20,
         "linkage": "single",  # the bipartition that minimises the largest similarity across
@@ -204,6 +206,32 @@ def test_on_the_command_line_it_beats_the_file_and_is_beaten_by_what_stands_besi
     assert (config.method.warmup, config.method.k) == (0, 2)  # type: ignore[attr-defined]
     assert config.local == SGD(lr=0.01, momentum=0.9, batch=8, steps=20, lr_decay=0.9)
     assert Config.load(file, ["method.preset=paper", "method.warmup=1"]).method.warmup == 1  # type: ignore[attr-defined]
+    file.write_text('[method]\nname = "mcfl"\nbase = { name = "ifca", k = 2, start = "loss-pp" }\n')
+    assert Config.load(file, ["method.preset=paper"]).method.base.k == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_over_the_demo_too_it_is_the_papers(name: str) -> None:
+    """The demo's own settings of a method, which make it faster, are not the paper's."""
+    config = Config.load(None, [f"method.name={name}", "method.preset=paper"])
+    same = {} if hasattr(METHODS[name], "base") else {"local": config.local}
+    base = preset(name, **same)
+    if hasattr(base, "base"):
+        base = dataclasses.replace(base, base=dataclasses.replace(base.base, local=config.local))
+    assert config.method == base
+
+
+@pytest.mark.parametrize(
+    ("scenario", "name"), [("rotated-digits", "md-icfl"), ("rotated-digits", "mcfl"), ("rotated-mnist", "fcca")]
+)
+def test_in_a_comparison_what_it_names_beats_the_files_own_table_of_the_method(scenario: str, name: str) -> None:
+    base = Config.load(Path("scenarios") / f"{scenario}.toml", [])
+    mine, said = base.with_method(f"{name}@paper").method, PAPER[name].method
+    assert base.methods[name].keys() & said.keys()
+    for key in said.keys() - {"base"}:
+        assert getattr(mine, key) == said[key], key
+    if "base" in said:
+        assert mine.base == KMeans(k=4, local=base.local)  # type: ignore[attr-defined]
 
 
 def test_a_comparison_has_both_beside_each_other() -> None:

@@ -43,3 +43,13 @@ def test_principal_components_keep_distances_in_a_plane() -> None:
     torch.testing.assert_close(torch.cdist(found, found), torch.cdist(x.double(), x.double()))
     again = torch.from_numpy(client_figures.principal(x))
     assert torch.equal(found, again)
+
+
+def test_clients_with_few_images_take_no_part_where_there_are_others() -> None:
+    data = {**TINY["data"], "split": "dirichlet", "alpha": 0.3, "test": "own"}
+    population = Config.parse({**TINY, "data": {k: v for k, v in data.items() if k != "test_samples"}}).population()
+    sizes = population.train.sizes
+    enough = int(sizes.sort().values[3])
+    kept = client_figures.large(population, enough)
+    assert kept.train.sizes.tolist() == [n for n in sizes.tolist() if n >= enough] and kept.clients < population.clients
+    assert client_figures.large(population, 10_000) is population

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from clusterfl.reproduce.compare import Comparison, Figure, compare
-from clusterfl.reproduce.spec import Experiment
+from clusterfl.reproduce.compare import Comparison, Figure, compare, spreads_in_words
+from clusterfl.reproduce.spec import Experiment, load
 from clusterfl.reproduce.store import write_result
 from tests.reproduce.tiny import result
 
@@ -71,3 +72,32 @@ def test_the_order_of_methods_is_compared_column_by_column(tiny: Experiment) -> 
     reversed_order = [replace(f, paper=-(f.paper or 0.0)) for f in figures]
     assert replace(found, figures=tuple(reversed_order)).orders["R=1.0", "accuracy_mean"] == pytest.approx(-1.0)
     assert replace(found, figures=tuple(figures[:3])).orders == {}, "three rows say too little"
+
+
+def test_spreads_are_compared_with_the_papers(folder: Path) -> None:
+    """Between clients where the paper prints that as a figure, else between seeds, of which one tells nothing."""
+    file = folder / "some" / "table1.toml"
+    text = file.read_text().replace('"ari"]', '"accuracy_std"]').replace("[10.0]", "[10.0, 9.0]")
+    text = text.replace("[99.9] }", '[99.9, 20.0] }\nspread = { "R=1.0" = [0.5] }').replace('["-", -1.0]', '["-"]')
+    file.write_text(text)
+    e = load(file)
+    cells = [[c for c in e.cells("full", [seed]) if c.row.name == "Global"] for seed in (0, 1)]
+    for cell in cells[0]:
+        write_result(cell, result(cell, accuracy_mean=0.5, accuracy_std=0.1))
+    c = compare(e, "full")
+    assert dict(c.spread(clients=True)) == {"within": 1, "narrower": 1} and not c.spread(clients=False)
+    assert spreads_in_words(c) == "Spread between clients beside the paper's ±: 1 within 1.5 points, 1 narrower."
+    for cell in cells[1]:
+        write_result(cell, result(cell, accuracy_mean=0.6, accuracy_std=0.1))
+    c = compare(e, "full")
+    assert dict(c.spread(clients=False)) == {"wider": 1}
+    assert spreads_in_words(c).endswith("Spread between seeds beside the paper's ±: 1 wider.")
+    file.write_text(text.replace("metrics =", 'spread_of = "models"\nmetrics ='))  # FCCA's ± of its global figures
+    assert not compare(load(file), "full").spread(clients=False)
+
+
+def test_the_only_column_that_was_run_is_named_where_there_are_others(tiny: Experiment) -> None:
+    figure = replace(tiny, kind="figure", rows=tuple(replace(row, paper={}) for row in tiny.rows))
+    cell = next(c for c in figure.cells("full", [0]) if c.setting.name == "R=1.0")
+    write_result(cell, result(cell, accuracy_mean=0.5))
+    assert compare(figure, "full").grid()[0] == ["", "R=1.0: accuracy"]

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from clusterfl.errors import ClusterflError
-from clusterfl.reproduce.draw import draw, shown
+from clusterfl.reproduce.draw import draw, shown, stale
+from clusterfl.reproduce.page import picture_name
 from clusterfl.reproduce.spec import Experiment, load_all
-from clusterfl.reproduce.store import write_result
+from clusterfl.reproduce.stamp import read_stamp, write_stamp
+from clusterfl.reproduce.store import Results, write_result
 from tests.reproduce.tiny import result
 
 FIGURE = """
@@ -48,6 +50,7 @@ def test_a_figure_is_drawn_from_results(folder: Path, tiny: Experiment, report: 
             "accuracy_mean": 0.5,
             "accuracy_top5_weighted": 0.5,
             "global_weighted": 0.4,
+            "accuracy_std": 0.1,
             "bytes_up": 1e6,
             "bytes_down": 2e6,
         }
@@ -78,3 +81,31 @@ def test_a_figure_is_of_the_scale_that_shows_most_of_it(folder: Path, tiny: Expe
     for cell in tiny.cells("full", [0]):
         write_result(cell, result(cell, accuracy_mean=0.5))
     assert {r["scale"] for r in shown(e, every)} == {"full"}
+
+
+def test_a_figure_knows_what_it_shows(folder: Path, tiny: Experiment) -> None:
+    e, every = figure(folder, "by_clusters")
+    path = folder / "fig.png"
+    cells = list(tiny.cells("full", [0]))
+    write_result(cells[0], result(cells[0], accuracy_mean=0.5, global_weighted=0.4))
+    draw(e, every, path)
+    assert not stale(e, every, path)
+    write_result(cells[1], result(cells[1], accuracy_mean=0.5, global_weighted=0.4))
+    assert stale(e, every, path), "another result is there"
+    draw(e, every, path)
+    assert not stale(e, every, path)
+    write_result(cells[1], result(cells[1], accuracy_mean=0.6, global_weighted=0.4))
+    assert stale(e, every, path), "and another figure"
+    write_stamp(path, "first")
+    write_stamp(path, "second")
+    assert read_stamp(path) == "second" and path.read_bytes().count(b"clusterfl-shows") == 1
+
+
+def test_committed_figures_show_todays_results() -> None:
+    root = Path(__file__).parent.parent.parent
+    every = load_all(root / "experiments")
+    held = {folder: Results(folder) for folder in {e.folder for e in every}}
+    pictures = [(e, root / "docs" / "figures" / picture_name(e)) for e in every if e.report]
+    drawn = [(e, path) for e, path in pictures if path.exists()]
+    old = [e.name for e, path in drawn if stale(e, every, path, held[e.folder])]
+    assert drawn and not old, f"drawn from other results: clusterfl reproduce {' | '.join(old)}"

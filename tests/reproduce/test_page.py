@@ -41,6 +41,19 @@ def test_page(folder: Path, tiny: Experiment) -> None:
     assert page_path(folder) == folder.parent / "docs" / "reproduction.md"
 
 
+def test_a_table_says_what_was_not_run_at_full_scale_and_why(folder: Path, tiny: Experiment) -> None:
+    """A table too large for this machine is shown at laptop scale, and says so."""
+    file = folder / "some" / "table1.toml"
+    file.write_text(file.read_text().replace("metrics =", 'not_run = "size"\nmetrics ='))
+    e = load_all(folder)[0]
+    cell = next(iter(e.cells("laptop", [0])))
+    write_result(cell, result(cell, accuracy_mean=0.5))
+    assert "Not run at full scale, for size: 3 of 3 figures, 2 of them at no scale, for time.\n" in page([e])
+    for cell in e.cells("full", [0]):
+        write_result(cell, result(cell, accuracy_mean=0.5, ari=0.5))
+    assert "Not run at full scale" not in page([e])
+
+
 def test_the_course_of_clusters_is_told_seed_by_seed(folder: Path) -> None:
     file = folder / "some" / "table1.toml"
     file.write_text(file.read_text().replace('"ari"]', '"ari", "settled"]'))
@@ -64,3 +77,47 @@ def test_the_page_says_that_something_is_drawn_where_something_is() -> None:
         assert all((root / name).exists() for name in pictures)
         assert bool(pictures) == ("\nDrawn by `clusterfl reproduce" in section), section[:60]
         assert pictures or "rawn from" not in section, section[:60]
+
+
+def test_the_page_says_what_laptop_scale_changes_and_what_of_the_paper_a_method_is_not(folder: Path) -> None:
+    """At both scales, of the method that another is around too, and of rows that were run."""
+    file = folder / "some" / "table1.toml"
+    text = file.read_text()
+    text = text.replace('{ name = "ifca", k = 2 }', '{ name = "awcfl", base = { name = "ifca", k = 2 } }')
+    text += 'scale.laptop.method = { mix_for = "both" }\n'
+    file.write_text(text.replace("[base]", '[letter]\nawcfl = { base = { name = "ifca" } }\n[base]', 1))
+    e = load_all(folder)[0]
+    assert "Not the paper's letter" not in page([e])
+    for scale in ("full", "laptop"):
+        for cell in e.cells(scale, [0]):
+            write_result(cell, result(cell, accuracy_mean=0.5, ari=0.5))
+    said = page([e])
+    start = "base.start = kmeans-local (paper: independent)"
+    assert f"- IFCA+2, at full scale: mix_for = serve (paper: both), {start}\n" in said
+    assert f"- IFCA+2, at laptop scale: {start}\n" in said
+    assert "- rounds = 1 (2)\n- R=1.0: data.samples = 8 (12)\n- IFCA+2: method.mix_for = both (serve)\n" in said
+
+
+def test_a_drawing_of_one_size_is_shown_once(folder: Path) -> None:
+    file = folder / "some" / "table1.toml"
+    text = (
+        file.read_text().replace("[scale.laptop]\nrounds = 1\n", "").replace("scale.laptop.data = { samples = 8 }", "")
+    )
+    file.write_text(text)
+    e = load_all(folder)[0]
+    for cell in e.cells("full", [0]):
+        write_result(cell, result(cell, accuracy_mean=0.5, ari=0.5))
+    said = page([e])
+    assert "Of a size of its own: 3 run" in said and "Laptop scale" not in said and "| own | 3 | 3 |" in said
+
+
+def test_other_readings_that_were_not_run_are_named_below_the_table(folder: Path) -> None:
+    file = folder / "some" / "table1.toml"
+    more = '\n[[rows]]\nname = "IFCA again"\nof = "IFCA+2"\nmethod = { name = "ifca", preset = "paper", k = 2 }\n'
+    file.write_text(file.read_text() + more)
+    e = load_all(folder)[0]
+    cells = list(e.cells("full", [0]))
+    write_result(cells[0], result(cells[0], accuracy_mean=0.5))
+    assert "Other readings, not run at this scale: IFCA again.\n" in page([e]) and "| IFCA again |" not in page([e])
+    write_result(cells[-1], result(cells[-1], accuracy_mean=0.5))
+    assert "Other readings" not in page([e]) and "| IFCA again |" in page([e])
