@@ -35,12 +35,14 @@ def check_method(
     engines: Mapping[str, EngineMaker] | None = None,
     counterpart: Method[Any] | None = None,
     tolerance: float = 1e-5,
+    settled: int = 2,
 ) -> None:
     """Raises AssertionError, with a sentence, where the method breaks a rule.
 
     ``kind`` is what it learns on: classes, or numbers under squared errors. ``engines`` are compared with serial bit
     for bit, beside wire (a pool, say). ``counterpart`` is what the method should equal, bit for bit, when it has one
-    cluster; it is compared on the models they serve.
+    cluster; it is compared on the models they serve. After ``settled`` rounds a round's traffic is what the method's
+    ``cost`` says.
     """
     task, population = small_task(kind), small_population(kind=kind)
     ids = torch.arange(CLIENTS)
@@ -76,7 +78,7 @@ def check_method(
     backwards = play(method, Serial(task, population), order=torch.arange(CLIENTS).flip(0))
     # sums go in the order of the cohort, so floats may differ in their last bits
     assert_close(reference, backwards, f"{method.name}: clients in another order", 100 * tolerance)
-    _check_cost(method, task, population, reference)
+    _check_cost(method, task, population, settled)
     _check_admit(method, serial, reference)
     _check_blind(method, task, population, reference)
     if counterpart is not None:
@@ -127,9 +129,9 @@ def _check_survival(method: Method[Any], task: Task, population: Population) -> 
             assert not t.is_floating_point() or bool(torch.isfinite(t).all()), f"{method.name}: empty, {name}"
 
 
-def _check_cost(method: Method[Any], task: Task, population: Population, state: Any) -> None:
+def _check_cost(method: Method[Any], task: Task, population: Population, settled: int) -> None:
     engine = Serial(task, population)
-    state = play(method, engine)
+    state = play(method, engine, rounds=settled)
     down, up = engine.traffic.total_down, engine.traffic.total_up
     play(method, engine, rounds=1, state=state)
     metered = engine.traffic.total_down - down, engine.traffic.total_up - up

@@ -9,6 +9,7 @@ from clusterfl.method import Method
 from clusterfl.methods import IFCA, METHODS
 from clusterfl.parts.local import SGD
 
+SETTLED = {"kin": 6}  # its trial of groups, of 2 rounds, may go on for thrice as many
 LOCAL = SGD(lr=0.1, batch=10, epochs=1)
 SPLITTING: dict[str, object] = {"start_round": 1, "r1": 10.0, "r2": 0.0, "gap": None}  # a cut in every round
 SETTINGS: dict[str, dict[str, object]] = {

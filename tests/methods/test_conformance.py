@@ -40,11 +40,11 @@ from clusterfl.methods import (
     PerFedAvg,
 )
 from clusterfl.parts.aggregate import Median
-from clusterfl.testing import check_method, check_same
+from clusterfl.testing import EngineMaker, check_method, check_same
 from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.testing.wrapped import check_sums
 
-from .small import LOCAL, SPLITTING, small_method
+from .small import LOCAL, SETTLED, SPLITTING, small_method
 
 
 class Shared(Wrapper):
@@ -62,7 +62,8 @@ def pool() -> Iterator[Pool]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_conforms(name: str, pool: Pool) -> None:
-    check_method(small_method(name), engines={"pool": lambda task, population: Shared(pool)})
+    engines: dict[str, EngineMaker] = {"pool": lambda task, population: Shared(pool)}
+    check_method(small_method(name), engines=engines, settled=SETTLED.get(name, 2))
 
 
 # of the others' procedures one of these has the like
@@ -78,7 +79,7 @@ QUICK = {"local", "fedavg", "fedsgd", "fedper", "per-fedavg", "fedfomo", "fedem"
     ],
 )
 def test_conforms_on_numbers(name: str) -> None:
-    check_method(small_method(name), kind="regression")
+    check_method(small_method(name), kind="regression", settled=SETTLED.get(name, 2))
 
 
 def test_numbers_are_the_same_in_a_pool() -> None:
