@@ -16,6 +16,7 @@ from clusterfl.parts.aggregate import Weights, reply
 from clusterfl.parts.describe import changed
 from clusterfl.parts.holdout import folds, hold_out
 from clusterfl.parts.local import SGD, eval_error, sgd
+from clusterfl.scores import answered
 from clusterfl.tree import Tree
 
 Personal = Literal["none", "steps", "head"]
@@ -44,12 +45,12 @@ class Members(Procedures):
     def try_out(self, me: Client, theta: Tree) -> dict[str, Payload]:
         """Training without the samples held out, and what a client's own model would get wrong of these.
 
-        Its own, with a head that it has trained: which classes it has it teaches any model by itself, and a group whose
-        members have the same ones is not worth a model for that. And what is wrong, not the loss: small groups' models
-        soon are too sure, which costs loss where they are still right more often.
+        Its own, with a head that it has trained if that pays: which classes it has it teaches any model by itself, and
+        a group whose members have the same ones is not worth a model for that. And what is wrong, not the loss: small
+        groups' models soon are too sure, which costs loss where they are still right more often.
         """
         rest, held = hold_out(me, self.held)
-        own = sgd(rest, theta, self.tuning, only=me.task.head)
+        own = own_model(rest, theta, "head", self.tuning, self.held)
         return {**self.answer(me, sgd(rest, theta, self.local)), "losses": eval_error(held, own)}
 
     @property
@@ -66,24 +67,27 @@ def own_model(me: Client, theta: Tree, how: Personal, rule: SGD, held: float) ->
     """The model that a client uses: its group's, or after a step of its own if that pays.
 
     It is tried on every part of its samples in turn without having seen it: there the loss has to fall, by more than
-    the standard error of how much it does.
+    the standard error of how much it does, and no more samples may be wrong.
     """
     if how == "none" or not me.train.length:
         return theta
     only = me.task.head if how == "head" else None
     gains = torch.stack([_gains(kept, theta, sgd(rest, theta, rule, only=only)) for rest, kept in folds(me, held)])
-    n, total, squares = gains.sum(dim=0)
+    n, total, squares, right = gains.sum(dim=0)
     spread = (squares - total.square() / n.clamp(min=1.0)).clamp(min=0.0) / (n - 1.0).clamp(min=1.0)
-    pays = total > (n * spread).sqrt()
+    pays = (total > (n * spread).sqrt()) & (right >= 0)
     own = sgd(me, theta, rule, only=only)
     return {name: torch.where(pays, own[name], theta[name]) for name in theta}
 
 
 def _gains(me: Client, before: Tree, after: Tree) -> Tensor:
-    """``[3]``: how many samples there are, by how much their losses fall together, and the squares of that."""
-    total = torch.zeros(3, device=me.key.device)
+    """``[4]``: how many samples there are, by how much their losses fall together, the squares of that, and how many
+    more are right (of numbers 0)."""
+    total = torch.zeros(4, device=me.key.device)
     for x, y, w in me.train.pieces():
-        fall = me.task.per_sample(me.task.logits(before, x), y) - me.task.per_sample(me.task.logits(after, x), y)
+        old, new = me.task.logits(before, x), me.task.logits(after, x)
+        fall = me.task.per_sample(old, y) - me.task.per_sample(new, y)
         weight = torch.ones_like(fall) if w is None else w
-        total = total + torch.stack([weight, fall * weight, fall.square() * weight]).sum(dim=1)
+        right = torch.zeros_like(fall) if me.task.regression else (answered(new) == y) * 1.0 - (answered(old) == y) * 1.0
+        total = total + torch.stack([weight, fall * weight, fall.square() * weight, right * weight]).sum(dim=1)
     return total
