@@ -108,7 +108,7 @@ def switched(table: Mapping[str, Any], name: str) -> Table:
     before, own = table.get("method"), table.get("methods", {})
     new = dict(own.get(name, {})) if isinstance(own, dict) else {}
     if at:
-        new = {**without(new, named_preset(name, {"preset": preset}, "method").method), "preset": preset}
+        new = {**without(new, named_preset(name, {"preset": preset}, "method")), "preset": preset}
     said = named_preset(name, new, "method").method if "preset" in new else {}
     k = before.get("k") if isinstance(before, dict) else None
     return {**({} if k is None else _with_k(cls, k, said.get("base"))), **new, "name": name}

@@ -42,16 +42,16 @@ def below_preset(table: Table, changes: Mapping[str, Any]) -> Table:
     gone = {*said.local, *(("epochs", "steps") if "steps" in said.local or "epochs" in said.local else ())}
     return {
         **table,
-        "method": without(method, said.method),
+        "method": without(method, said),
         "local": {key: value for key, value in local.items() if key not in gone},
     }
 
 
-def without(method: Table, said: Mapping[str, Any]) -> Table:
+def without(method: Table, said: Preset) -> Table:
     """A method's table without what a preset names; of a base that it names the number of clusters stays."""
     base = method.get("base")
-    kept = {"base": {"k": base["k"]}} if "base" in said and isinstance(base, Mapping) and "k" in base else {}
-    return {key: value for key, value in method.items() if key not in said} | kept
+    kept = {"base": {"k": base["k"]}} if "base" in said.method and isinstance(base, Mapping) and "k" in base else {}
+    return {key: value for key, value in method.items() if key not in said.names} | kept
 
 
 def named_preset(method: Any, table: Mapping[str, Any], path: str) -> Preset:

@@ -1,8 +1,9 @@
 """What the papers say, word by word, where this library's defaults say something else.
 
 A preset holds what differs from the defaults or, as the warm start of searches, from what scenarios of this library
-set, so an empty one says: the default is the paper's. What depends on the data (the number of clusters, the model,
-rounds, epochs) belongs to an experiment and is in none of them.
+set, so an empty one says: the default is the paper's; and it names what the paper says as the default does. What
+depends on the data (the number of clusters, the model, rounds, epochs) belongs to an experiment, and what makes a
+variant of the paper's own (the sampler, +Prox) to who asks for it: both are in none of them.
 
 >>> preset("md-icfl", "paper", k=4)          # in Python
 >>> # method.preset = "paper" in a config, over which the method's other keys go; name@paper in compare
@@ -27,6 +28,12 @@ class Preset:
     why: str  # where the paper says so, and why the default is another
     method: Mapping[str, Any] = field(default_factory=dict)
     local: Mapping[str, Any] = field(default_factory=dict)  # what it says of local training, for all its data
+    same: tuple[str, ...] = ()  # settings of the method whose default is what the paper says
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All settings of the method that the paper gives."""
+        return (*self.method, *self.same)
 
 
 SAME = "the defaults are the paper's"
@@ -39,28 +46,33 @@ PAPER: dict[str, Preset] = {
         "distance has to find the clusters by itself, and does not on every seed",
         {**RANDOM, "warmup": 0, "start_rounds": 1, "prior_mean": 0.5, "warm": False},
         {"lr": 0.1, "batch": 50},
+        same=("samples", "iterations", "rate", "penalty", "squared", "generator_batch", "generator_noise"),
     ),
     "fedds": Preset(
         "random centres (section 4.1), clusters from the first round on; the answers of models that have hardly learnt "
         "tell their last batches rather than their data",
         {**RANDOM, "warmup": 0},
         {"lr": 0.01, "momentum": 0.9, "batch": 32, "steps": 20},
+        same=("weights",),
     ),
     "feddsmic": Preset(
         "random centres (section 4.1), clusters from the first round on; one personal step",
         {**RANDOM, "warmup": 0},
         {"lr": 0.01, "momentum": 0.9, "batch": 32, "steps": 20},
+        same=("weights", "inner_lr", "independent", "personal_steps"),
     ),
     "fcca": Preset(
         "SGD on the summed likelihood of raw features, after the encoder's own training (Algorithm 1, eq. 3), clusters "
         "from the first round on; deep flows diverge at it",
         {"recipe": "literal", "order": "encoder-first", "warmup": 0, "centred": False},
         {"lr": 0.01, "batch": 64, "steps": 20},
+        same=("optimizer", "standardised", "per_dim", "flow_lr", "alpha", "flow_steps", "flow_batch"),
     ),
     "fesem": Preset(
         "the start is the paper's own: k-means, the best of 20 (section 6.1.4); eq. 7 weighs the pull by a client's "
         "size, which the default leaves out: it asks clients for their sizes",
         {"by_size": True},
+        same=("start", "weights", "distance_layers"),
     ),
     "awcfl": Preset(
         "mixed models go back into training, and clusters come from k-means on weights in every round (Algorithm 1); a "
@@ -71,32 +83,42 @@ PAPER: dict[str, Preset] = {
         "clusters come from k-means on weights in every round (Algorithm 2), and means are compared by their absolute "
         "difference (section 3.2)",
         {"base": {"name": "kmeans"}, "norm": "l1"},
+        same=("feature", "noise", "download"),
     ),
     "kmeans": Preset(SAME + "; restarts are ours"),
     # -- the baselines
     "local": Preset(SAME),
-    "fedavg": Preset(SAME),
-    "fedavg-ft": Preset(SAME + "; how long clients tune is ours"),
-    "feddane": Preset(SAME + "; its mu is tuned per dataset there"),
-    "feddist": Preset(SAME),
-    "feddws": Preset(SAME),
-    "fedfomo": Preset(SAME),
-    "fedper": Preset(SAME + "; how many layers stay is varied there"),
-    "fedprox": Preset(SAME + "; its mu is chosen per dataset there"),
+    "fedavg": Preset(SAME, same=("weights", "aggregate")),
+    "fedavg-ft": Preset(SAME + "; how long clients tune is ours", same=("weights",)),
+    "feddane": Preset(SAME + "; its mu is tuned per dataset there", same=("weights",)),
+    "feddist": Preset(SAME, same=("eps", "weights")),
+    "feddws": Preset(SAME, same=("eps", "weights")),
+    "fedfomo": Preset(SAME, same=("models", "epsilon", "epsilon_decay", "validation")),
+    "fedper": Preset(SAME + "; how many layers stay is varied there", same=("weights",)),
+    "fedprox": Preset(SAME + "; its mu is chosen per dataset there", same=("weights",)),
     "fedsgd": Preset(SAME),
-    "per-fedavg": Preset(SAME + "; its step sizes, alpha and [local] lr, are chosen per experiment there"),
+    "per-fedavg": Preset(
+        SAME + "; its step sizes, alpha and [local] lr, are chosen per experiment there", same=("order", "tune_steps")
+    ),
     "pfa": Preset(SAME + ", but for group_round: there the common model is trained to the end first"),
     "robust-tkm": Preset(
         SAME + ", but for erm_epochs, where it solves the local problems exactly; the share of attackers is ours"
     ),
-    "ifca": Preset("random models (Algorithm 1); from these it loses a cluster on some seeds", RANDOM),
-    "hypcluster": Preset("random hypotheses; from these it loses a cluster on some seeds", RANDOM),
+    "ifca": Preset(
+        "random models (Algorithm 1); from these it loses a cluster on some seeds",
+        RANDOM,
+        same=("weights", "aggregate"),
+    ),
+    "hypcluster": Preset(
+        "random hypotheses; from these it loses a cluster on some seeds", RANDOM, same=("server", "server_lr")
+    ),
     "cfl": Preset(
         "absolute norms eps1 = 0.4 and eps2 = 1.6 and no test of the gap, as the authors publish them: tuned to one "
         "model and step size, with others it cuts never or always",
         {"relative": False, "gap": None},
+        same=("eps1", "eps2", "max_clusters", "start_round", "linkage", "min_size"),
     ),
-    "fl-hc": Preset(SAME + "; linkage and round are swept there"),
+    "fl-hc": Preset(SAME + "; linkage and round are swept there", same=("weights",)),
 }
 PRESETS: dict[str, dict[str, Preset]] = {"paper": PAPER}
 

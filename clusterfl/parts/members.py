@@ -88,6 +88,8 @@ def _gains(me: Client, before: Tree, after: Tree) -> Tensor:
         old, new = me.task.logits(before, x), me.task.logits(after, x)
         fall = me.task.per_sample(old, y) - me.task.per_sample(new, y)
         weight = torch.ones_like(fall) if w is None else w
-        right = torch.zeros_like(fall) if me.task.regression else (answered(new) == y) * 1.0 - (answered(old) == y) * 1.0
+        right = torch.zeros_like(fall)
+        if not me.task.regression:
+            right = right + (answered(new) == y).to(fall.dtype) - (answered(old) == y).to(fall.dtype)
         total = total + torch.stack([weight, fall * weight, fall.square() * weight, right * weight]).sum(dim=1)
     return total

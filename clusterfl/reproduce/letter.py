@@ -4,12 +4,14 @@ smaller."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 from clusterfl.config.methods import write_method
 from clusterfl.config.tables import UNSET, Table
 from clusterfl.errors import ConfigError
+from clusterfl.methods import METHODS
 from clusterfl.methods.presets import PAPER
 from clusterfl.reproduce.spec import Cell, Experiment, Row
 from clusterfl.reproduce.store import decisive
@@ -21,21 +23,32 @@ def differences(e: Experiment, row: Row, scale: str = "full") -> list[str]:
     """In what a row's method is not its paper's letter, as ``key = ours (paper: theirs)``; the method that it is
     around is compared with that method's paper.
 
-    ``letter`` of the experiment is what its paper says there over the preset.
+    ``letter`` of the experiment is what its paper says there over the preset. What laptop scale makes smaller is not
+    among them (:func:`reductions`).
     """
     cell = next((c for c in e.cells(scale, [0]) if c.row.name == row.name), None)
     if cell is None:
         return []
     try:
         have: Table = write_method(cell.config().method)
+        smaller = {key for key, _, _ in _changes(replace(cell, scale="full"), cell)} if scale != "full" else set()
     except ConfigError:  # such a cell has no results either
         return []
-    return [f"{key} = {ours} (paper: {theirs})" for key, ours, theirs in _departures(have, e.letter)]
+    departures = [item for item in _departures(have, e.letter) if f"method.{item[0]}" not in smaller]
+    return [f"{key} = {ours} (paper: {theirs})" for key, ours, theirs in departures]
+
+
+def _said(name: str) -> Table:
+    """What a method's paper says of its settings."""
+    if name not in PAPER:
+        return {}
+    usual = write_method(METHODS[name]())
+    return {**{key: usual.get(key, UNSET) for key in PAPER[name].same}, **PAPER[name].method}
 
 
 def _departures(have: Table, over: Mapping[str, Table] | None = None, path: str = "") -> Iterator[Item]:
     name = have["name"]
-    said = {**(PAPER[name].method if name in PAPER else {}), **(over or {}).get(name, {})}
+    said = {**_said(name), **(over or {}).get(name, {})}
     for key, theirs in said.items():
         ours = have.get(key, UNSET)
         if isinstance(theirs, Mapping):

@@ -63,16 +63,19 @@ def headline(c: Count) -> Iterator[str]:
     """The count in words, scale by scale."""
     yield f"**Of {c.printed} figures in the papers' tables {c.run} have been run.**\n"
     lines = []
-    for scale, found in (("at full scale", c.full), ("at laptop scale alone", c.laptop)):
-        if found:
-            lines.append(f"- {scale} {in_words(found)}\n")
+    if c.full:
+        lines.append(f"- at full scale {in_words(c.full)}\n")
+        lines.append(f"  - of these to the letter of their method's paper {in_words(c.letter)}\n")
+        lines.append(f"  - with settings of this library, listed below each table, {in_words(c.full - c.letter)}\n")
+    if c.laptop:
+        lines.append(f"- at laptop scale alone {in_words(c.laptop)}\n")
     if c.missing:
         reasons = ", ".join(f"{n} for {why}" for why, n in sorted(c.missing.items(), key=lambda item: -item[1]))
         lines.append(f"- {c.missing.total()} not run: {reasons}\n")
     if c.readings:
-        lines.append(
-            f"- beside these, figures in another reading (the paper's own start, say): {in_words(c.readings)}\n"
-        )
+        lines.append(f"- beside these, at either scale, figures in another reading: {in_words(c.readings)}\n")
+        lines.append(f"  - of these to the letter (the paper's own start, say) {in_words(c.literal)}\n")
+        lines.append(f"  - other settings, or another split of the data, {in_words(c.readings - c.literal)}\n")
     yield "".join(lines)
 
 

@@ -106,7 +106,7 @@ class Experiment:
     shows: tuple[str, ...] = ()  # the settings that it shows; none: all
     lines: tuple[str, ...] = ()  # the rows that it shows; none: all
     needs: str | None = None  # what a result must hold to be shown: inter_curve
-    not_run: Literal["time", "data", "size"] = "time"  # why figures are not run at full scale
+    not_run: Literal["time", "data", "data and size"] = "time"  # why figures are not run at full scale
     spread_of: Literal["seeds", "models"] = "seeds"  # between what the paper's ± is
     letter: dict[str, Table] = field(default_factory=dict)  # what the paper says of a method here, over its preset
     base: Table = field(default_factory=dict)

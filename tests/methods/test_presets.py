@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 import clusterfl
 from clusterfl.config import Config
@@ -116,6 +117,15 @@ OPEN: dict[str, set[str]] = {
     "robust-tkm": {"k", "erm_epochs", "attackers", "exact"},
     "fl-hc": {"k", "threshold", "start_round", "metric", "linkage", "exact"},
 }
+# what makes a variant of the paper's own: who asks for the preset says which
+VARIANTS: dict[str, set[str]] = {
+    "md-icfl": {"privacy", "sampler"},
+    "fcca": {"prox", "per", "meta"},
+    "fesem": {"matched"},
+    "awcfl": {"beta"},
+    "fedprox": {"mu"},
+    "robust-tkm": {"aggregate"},
+}
 LOCAL = {
     "md-icfl": SGD(lr=0.1, batch=50),
     "fedds": SGD(lr=0.01, momentum=0.9, batch=32, steps=20),
@@ -124,7 +134,7 @@ LOCAL = {
 }
 
 
-def test_every_method_has_one() -> None:
+def test_the_five_papers_methods_and_their_baselines_have_one() -> None:
     assert PAPER.keys() <= METHODS.keys()
     of_the_papers = {"md-icfl", "fedds", "feddsmic", "fcca", "fesem", "awcfl", "mcfl"}
     baselines = {"local", "fedavg", "fedprox", "ifca", "per-fedavg", "fedper", "fedfomo", "cfl", "fl-hc", "hypcluster"}
@@ -145,6 +155,38 @@ def test_every_setting_is_listed_or_left_open(name: str) -> None:
     assert not listed & left
     assert listed | left | {"local"} >= {field.name for field in dataclasses.fields(METHODS[name])}
     assert not PAPER[name].method.keys() & left - {"start_rounds"}  # which a random start does not read
+    assert set(PAPER[name].names) - {"start_rounds"} == listed - VARIANTS.get(name, set())
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("md-icfl", "samples", 3),
+        ("md-icfl", "iterations", 7),
+        ("md-icfl", "squared", True),
+        ("feddsmic", "weights", "uniform"),
+        ("feddsmic", "personal_steps", 2),
+        ("fcca", "alpha", 0.0),
+        ("fcca", "flow_lr", 0.5),
+        ("fesem", "start", "independent"),
+        ("fesem", "weights", "size"),
+        ("mcfl", "feature", "embedding"),
+        ("ifca", "weights", "size"),
+        ("cfl", "max_clusters", 2),
+        ("cfl", "min_size", 6),
+        ("feddist", "eps", 0.9),
+        ("fedfomo", "models", 2),
+    ],
+)
+def test_over_a_file_it_is_the_papers_also_where_defaults_are(name: str, key: str, value: Any, tmp_path: Path) -> None:
+    """What a file says of a setting that the paper gives is not left beside the preset, whether or not the default is
+    the paper's."""
+    file = tmp_path / "one.toml"
+    file.write_text(tomli_w.dumps({"method": {"name": name, key: value}}))
+    assert getattr(Config.load(file, []).method, key) == value != getattr(preset(name), key)
+    assert getattr(Config.load(file, ["method.preset=paper"]).method, key) == getattr(preset(name), key)
+    base = Config.parse({"methods": {name: {key: value}}})
+    assert getattr(base.with_method(f"{name}@paper").method, key) == getattr(preset(name), key)
 
 
 def test_the_searches_of_md_icfl_are_those_of_its_section_4() -> None:
@@ -238,8 +280,8 @@ def test_a_comparison_has_both_beside_each_other() -> None:
     base = Config.load(None, ["method.name=ifca", "method.k=3"])
     assert base.with_method("ifca@paper").method == preset("ifca", k=3, local=base.local)
     assert base.with_method("awcfl@paper").method.base == KMeans(k=3, local=base.local)  # type: ignore[attr-defined]
-    own = Config.parse({**base.table(), "methods": {"md-icfl": {"samples": 4}}})
-    assert own.with_method("md-icfl@paper").method == preset("md-icfl", k=3, samples=4, local=base.local)
+    own = Config.parse({**base.table(), "methods": {"md-icfl": {"samples": 4, "admit_rounds": 2}}})
+    assert own.with_method("md-icfl@paper").method == preset("md-icfl", k=3, admit_rounds=2, local=base.local)
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,11 @@ def test_page(folder: Path, tiny: Experiment) -> None:
 def test_a_table_says_what_was_not_run_at_full_scale_and_why(folder: Path, tiny: Experiment) -> None:
     """A table too large for this machine is shown at laptop scale, and says so."""
     file = folder / "some" / "table1.toml"
-    file.write_text(file.read_text().replace("metrics =", 'not_run = "size"\nmetrics ='))
+    file.write_text(file.read_text().replace("metrics =", 'not_run = "data and size"\nmetrics ='))
     e = load_all(folder)[0]
     cell = next(iter(e.cells("laptop", [0])))
     write_result(cell, result(cell, accuracy_mean=0.5))
-    assert "Not run at full scale, for size: 3 of 3 figures, 2 of them at no scale, for time.\n" in page([e])
+    assert "Not run at full scale, for data and size: 3 of 3 figures, 2 of them at no scale, for time.\n" in page([e])
     for cell in e.cells("full", [0]):
         write_result(cell, result(cell, accuracy_mean=0.5, ari=0.5))
     assert "Not run at full scale" not in page([e])
