@@ -77,6 +77,9 @@ class Traffic:
         return sum(self.up.values())
 
 
+METRICS = "evaluation: each client's test accuracy and loss, and in a report its labels"  # what no noise covers
+
+
 @dataclass(frozen=True)
 class Spent:
     """A run's privacy: (epsilon, delta) of the client with most releases, and what it covers and what not."""

@@ -210,7 +210,7 @@ class Simulation:
                 intra, inter = intra_inter(self._cross_by_data(some) if by_data else table, some.clusters)
             by_model = self._spread(table)
         truth = self.population.at(self.round).truth
-        unseen, unseen_assign = self._admit()
+        unseen, joined = self._admit()
         means = [float(r.score(metric.name)[self.measured].mean()) for r in self.records[1:] if r.measured]
         return Outcome(
             self.method,
@@ -228,12 +228,13 @@ class Simulation:
             intra,
             inter,
             unseen,
-            unseen_assign,
+            None if joined is None else joined.clusters,
             self.engine.traffic.total_down,
             self.engine.traffic.total_up,
             sum(r.seconds for r in self.records),
-            self.engine.spent(),
+            self.engine.spent() or self.method.spent(self.state),
             by_model,
+            served.either() | {i + len(self.ids): where for i, where in (joined.either() if joined else {}).items()},
         )
 
     def _say_lost(self) -> None:
@@ -262,7 +263,8 @@ class Simulation:
         )
         return table
 
-    def _admit(self) -> tuple[Tensor | None, Tensor | None]:
+    def _admit(self) -> tuple[Tensor | None, Served | None]:
+        """The main metric of unseen clients, and how they are served."""
         if not self.population.unseen:
             return None, None
         ids = torch.arange(self.population.clients, len(self.population.train))
@@ -273,6 +275,6 @@ class Simulation:
             log.warning("unseen clients are not measured: %s", e)
             return None, None
         if not self.schedule.measured:
-            return None, served.clusters
+            return None, served
         scores = evaluate(self.engine, self.method, served, ids, keys.fold_in(self.root, "unseen"), self.round)
-        return scores.of(self.engine.task.metric.name), served.clusters
+        return scores.of(self.engine.task.metric.name), served

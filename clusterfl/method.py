@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clusterfl.client import Client
-from clusterfl.cohort import Cohort, Replies
+from clusterfl.cohort import Cohort, Replies, Spent
 from clusterfl.keys import Key
 from clusterfl.message import Declaration, Fields, Kept, on_client
 from clusterfl.task import Task
@@ -72,6 +72,14 @@ class Served:
     shared: Fields = field(default_factory=dict)
     by_data: bool = False
     groups: Tensor | None = None
+    maybe: Tensor | None = None  # [m, K] bool: the clusters that a client may be in, where a method says so
+
+    def either(self) -> dict[int, list[int]]:
+        """The clusters of each client that may be in several, by its place."""
+        if self.maybe is None:
+            return {}
+        several = (self.maybe.sum(dim=1) > 1).nonzero().flatten().tolist()
+        return {i: self.maybe[i].nonzero().flatten().tolist() for i in several}
 
     @property
     def clusters(self) -> Tensor:
@@ -99,6 +107,7 @@ class Method(Procedures, ABC, Generic[S]):
     needs_classes: ClassVar[str] = ""  # what for, where its targets cannot be numbers
     runs: ClassVar[tuple[type[Procedures], ...]] = ()  # procedures beside its own that it runs on clients
     sums: ClassVar[bool] = False  # its rounds need only sums of replies (by cluster): secure aggregation may hide each
+    rereads: ClassVar[bool] = False  # its clients read a sample more often than the epochs of their rule say
 
     @abstractmethod
     def init(self, task: Task, cohort: Cohort, key: Key) -> S:
@@ -131,12 +140,26 @@ class Method(Procedures, ABC, Generic[S]):
         """
         return {"theta": theta}
 
+    def spent(self, state: S | None = None) -> Spent | None:
+        """What noise of the method's own has cost the clients that were asked most so far, or, without a state, who is
+        asked once; None where it adds none."""
+        inner = getattr(state, "base", None)
+        return next((found for base in self.bases() if (found := base.spent(inner)) is not None), None)
+
+    def for_inputs(self) -> Method[S] | None:
+        """The method as it admits clients that have no labels; None where it cannot."""
+        return None
+
     def hyper(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def only_sums(self) -> bool:
         """Whether the server needs nothing but sums of what clients send, with these settings, from start to end."""
         return self.sums and all(base.only_sums() for base in self.bases())
+
+    def reads_again(self) -> bool:
+        """Whether clients read samples more often than is accounted for by epochs, with these settings."""
+        return self.rereads or any(base.reads_again() for base in self.bases())
 
     def bases(self) -> list[Method[Any]]:
         """The methods that this one wraps."""

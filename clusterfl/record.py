@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -112,6 +112,7 @@ class Outcome:
     seconds: float
     spent: Spent | None = None  # privacy, newcomers included
     cross: Tensor | None = None  # [N, K]: every model on every client's test data, before personalisation
+    either: dict[int, list[int]] = field(default_factory=dict)  # the clusters of clients that may be in several
 
     @property
     def score(self) -> Figures:

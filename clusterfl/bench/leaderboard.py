@@ -22,16 +22,16 @@ PAGE_HEAD = f"""# Leaderboard
 `clusterfl benchmark` runs the fixed grid `{VERSION}` and rewrites this page from its results
 (experiments/benchmark/{VERSION}.parquet). 32 clients of 200 samples (digits: 60), 20 rounds of 2 local epochs
 (batch 20, step 0.1), a perceptron of 64 hidden units, every client tested on its own label mix. Methods that need
-K are told the true one (4 where there are no groups); `kin`, CFL and FLUX are not. **oracle** is FedAvg inside the
-true groups, without a personal step; its ARI is that of every client placed by what the *true* groups say before
-training, itself left out: about the best that can be known then. `kin`, `feddsmic` and the personalising methods
-(`local`, `fedper`, `ditto`, `fedfomo`, `fedavg-ft`, `per-fedavg`) answer with models of their clients' own. CFL,
-and AWCFL and MCFL around it, may cut from round 5 on; all else is every method's default. Only worlds and seeds that
-nearly all methods of a part ran are counted. Accuracy in per cent, mean over clients, then over worlds and seeds;
-*rank* is the mean rank by accuracy of the methods that ran them all (oracle left out); *near best* the share of worlds
-in which a method is the best or cannot be told from it (paired t-test over clients and seeds, Holm's correction, level
-0.05; oracle left out); *ARI* over worlds with groups; *one* is the share of worlds without groups in which one cluster
-was found; *seconds* are of processor time, one thread.
+K are told the true one (4 where there are no groups); `kin`, CFL (and AWCFL and MCFL around it), FLUX and FedGWC
+find it themselves. **oracle** is FedAvg inside the true groups, without a personal step; its ARI is that of every
+client placed by what the *true* groups say before training, itself left out: about the best that can be known then.
+`kin`, `feddsmic` and the personalising methods (`local`, `fedper`, `ditto`, `fedfomo`, `fedavg-ft`, `per-fedavg`)
+answer with models of their clients' own. CFL, and AWCFL and MCFL around it, may cut from round 5 on; all else is every
+method's default. Only worlds and seeds that nearly all methods of a part ran are counted. Accuracy in per cent, mean
+over clients, then over worlds and seeds; *rank* is the mean rank by accuracy of the methods that ran them all (oracle
+left out); *near best* the share of worlds in which a method is the best or cannot be told from it (paired t-test over
+clients and seeds, Holm's correction, level 0.05; oracle left out); *ARI* over worlds with groups; *one* is the share of
+worlds without groups in which one cluster was found; *seconds* are of processor time, one thread.
 """
 
 

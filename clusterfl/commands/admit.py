@@ -63,4 +63,5 @@ def line(name: str, row: dict[str, Any], metric: str = "accuracy") -> str:
 
     score = "-" if row[metric] is None else f"{row[metric]:.3f}"
     true = "" if row["true_cluster"] is None else f"   true cluster {letter(row['true_cluster'])}"
-    return f"{name}   cluster {row['cluster']}   {label(metric)} {score}   samples {row['samples']}{true}"
+    others = "" if not row["either"] else f" (may be {' or '.join(map(str, row['either']))})"
+    return f"{name}   cluster {row['cluster']}{others}   {label(metric)} {score}   samples {row['samples']}{true}"

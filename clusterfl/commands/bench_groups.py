@@ -58,7 +58,8 @@ def bench_groups(
     from clusterfl.bench.evidence import VARIANTS, World, study
     from clusterfl.bench.evidence import scale as measure
     from clusterfl.cohort import one_thread
-    from clusterfl.parts.describe import Describe, Unit, multiplier
+    from clusterfl.parts.describe import Describe, Unit
+    from clusterfl.parts.gaussian import multiplier
 
     if scale:
         with one_thread():

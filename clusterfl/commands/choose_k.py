@@ -32,9 +32,15 @@ def register(app: typer.Typer) -> None:
 
 def choose_k(
     config: ConfigFile = None,
-    k: Annotated[str, typer.Option("--k", metavar="1-8", help="Numbers of clusters to look at.")] = "1-8",
-    sample: Annotated[int, typer.Option("--sample", min=2, help="Look at so many clients at most.")] = 60,
-    most: Annotated[int, typer.Option("--most", min=2, help="Local runs per client, at most.")] = 16,
+    k: Annotated[
+        str | None, typer.Option("--k", metavar="1-8", help="Numbers of clusters to look at (default 1-8).")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=2, help="Look at so many clients at most (default 60).")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--most", min=2, help="Local runs per client, at most (default 16).")
+    ] = None,
     by: Annotated[
         Literal["stability", "fesem", "kin"],
         typer.Option(
@@ -72,8 +78,12 @@ def choose_k(
     from clusterfl.runs.setup import prepare
 
     if by == "kin":
+        for name, given in (("--k", k), ("--sample", sample), ("--most", most)):
+            if given is not None:
+                raise ConfigError(f"{name} {given} should be left out with --by kin, which finds the number itself")
         choose_by_kin(Config.load(config, [*set_, "method.name=kin"], seed=seed, data_root=data_root), json=json)
         return
+    k, sample, most = k or "1-8", sample or 60, most or 16
     wanted = parse_seeds(k)
     if min(wanted) < 1:
         raise ConfigError(f"--k {k!r} should start at 1 or more")
@@ -88,7 +98,7 @@ def choose_k(
     if criterion != "accuracy":
         raise ConfigError(f"--criterion {criterion} should be given with --by fesem")
     with setup.engine() as engine:
-        advice = choose(engine, chosen.local, wanted, setup.key_of_a_look("choose-k"), sample=sample, most=most)
+        advice = choose(engine, chosen.local, wanted, setup.key_of_a_look("choose-k", sample), sample=sample, most=most)
         spent = engine.spent()
     privacy = None if spent is None else asdict(spent)
     if json:
@@ -127,7 +137,7 @@ def by_fesem(
         raise ConfigError("privacy.publish_metrics=false should be true with --by fesem, which goes by accuracies")
     if criterion == "distance" and len(set(wanted)) < 3:
         raise ConfigError("--k should be three numbers or more with --criterion distance: an elbow has two sides")
-    seed = int(setup.key_of_a_look("choose-k")) if config.privacy.on else config.seed
+    seed = int(setup.key_of_a_look("choose-k", sample)) if config.privacy.on else config.seed
     found = choose_by_fesem(
         setup.population,
         lambda some: replace(setup, population=some).engine(),

@@ -151,6 +151,14 @@ def live_page(folder: Path) -> LivePage:
     return LivePage(folder, announce=lambda address: typer.echo(f"live at {address}", err=True))
 
 
+def unsure(either: dict[str, list[int]], shown: int = 10) -> list[str]:
+    """Who may be in several clusters, so that nobody takes a guess for knowledge."""
+    if not either:
+        return []
+    some = ", ".join(f"{name} ({' or '.join(map(str, where))})" for name, where in list(either.items())[:shown])
+    return [f"may be in several clusters: {some}{f', … ({len(either)})' if len(either) > shown else ''}"]
+
+
 def in_words(summary: dict[str, Any]) -> list[str]:
     """The summary in a few lines."""
     from clusterfl.runs.progress import size
@@ -186,6 +194,7 @@ def in_words(summary: dict[str, Any]) -> list[str]:
         f"{how}, clusters {summary['clusters_found']} of {summary['k']}, "
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}, {summary['seconds']:.1f} s",
         *(stood if lost else []),
+        *unsure(summary.get("either", {})),
         *privacy_lines(summary["privacy"]),
         *(f"note: {note}" for note in summary["notes"]),
     ]

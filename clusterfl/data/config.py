@@ -48,7 +48,7 @@ class DataConfig:
     cluster_sizes: tuple[float, ...] | None = option(None, "share of clients per cluster; unset: equal")
     shift: str = option(
         "auto",
-        "how clusters differ: none | rotate | flip (mirrored) | swap_labels | permute_labels | rotate+swap; "
+        "how clusters differ: none | rotate | flip (mirrored) | contrast | swap_labels | permute_labels | rotate+swap; "
         "auto: rotate with split 'clusters' and 'dirichlet' of one source, else none",
     )
     angles: tuple[float, ...] | None = option(None, "degrees per cluster; unset: the circle in equal parts")

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from clusterfl.data.arrays import are_numbers, checked_names, plain_names, read_sides, uncopied
 from clusterfl.data.rules import Computed, Rule
+from clusterfl.data.scales import notes_on_scales
 from clusterfl.data.shards import Shards
 
 Targets = Literal["auto", "classes", "numbers"]
@@ -143,12 +144,14 @@ class Population:
         open_ = targets == "auto" and classes is None and class_names is None
         numbers = targets == "numbers" or (open_ and any(are_numbers(np.asarray(y)) for _, y in (*train, *test)))
         sides, found, known = read_sides({"train": train, "test": test}, called, classes, class_names, numbers=numbers)
+        held = Shards.from_parts(sides[0])
         return Population(
-            Shards.from_parts(sides[0]),
+            held,
             Shards.from_parts(sides[1]),
             clients=len(train) - unseen,
             classes=found,
             truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
+            notes=notes_on_scales(held.x.numpy(), None, held.y.numpy() if numbers else None),
             name=name,
             names=called,
             class_names=known,

@@ -16,6 +16,7 @@ from clusterfl.data import partition, synthetic
 from clusterfl.data.config import DataConfig
 from clusterfl.data.population import Population
 from clusterfl.data.registry import load_source
+from clusterfl.data.scales import notes_on_scales
 from clusterfl.data.shards import PIECE, Shards
 from clusterfl.data.shift import Shift, make_shift
 from clusterfl.data.source import Samples, Source, to_float
@@ -96,12 +97,16 @@ def _balanced_tests(config: DataConfig, source: Source, clusters: list[int], key
     return sets
 
 
-def _source(
-    config: DataConfig, key: Key, classes: tuple[str, ...] | None, categories: Categories | None, regression: bool
-) -> Source:
+def columns_of(
+    config: DataConfig,
+) -> tuple[str | None, str | None, tuple[str, ...] | None, tuple[str, ...] | None]:
+    """The columns of a table of one's own: of clients, of labels, of features, and of words among these."""
+    return config.client_column, config.label_column, config.feature_columns, config.categorical
+
+
+def _source(config: DataConfig, key: Key, reading: Reading) -> Source:
     if not synthetic.is_synthetic(config.source):
-        columns = (config.client_column, config.label_column, config.feature_columns, config.categorical)
-        return load_source(config.source, config.root, Reading(*columns, classes, categories, regression))
+        return load_source(config.source, config.root, reading)
     key = keys.fold_in(key, "synthetic")
     if config.split != "natural":
         return synthetic.pooled(config.source, key)
@@ -172,15 +177,16 @@ def build(
     classes: tuple[str, ...] | None = None,
     categories: Categories | None = None,
     regression: bool = False,
+    labelled: bool = True,
 ) -> Population:
     """The population that the config describes: the same key gives the same data, bit for bit.
 
     ``classes`` are the names that labels of own data must have, and ``categories`` the words that its columns may
     hold, where an earlier run has learnt them.
-    ``regression``: targets are numbers, not classes.
+    ``regression``: targets are numbers, not classes. Without ``labelled`` own data is read as samples alone.
     """
     config = config.resolved()
-    source = _source(config, key, classes, categories, regression)
+    source = _source(config, key, Reading(*columns_of(config), classes, categories, regression, labelled))
     _check_targets(config, source, regression)
     x, y = source.x_train, source.y_train
     if config.test == "own" and config.split in ("dirichlet", "class_groups"):
@@ -205,7 +211,10 @@ def build(
         if source.own:
             rows, test = ([r.sort().values for r in side] for side in (rows, test))
         x_test, y_test = x, y
-    for note in split.notes:
+    notes = split.notes
+    if source.own and isinstance(x, np.ndarray):
+        notes = (*notes, *notes_on_scales(x, source.feature_names, y if regression else None))
+    for note in notes:
         log.info("%s: %s", source.name, note)
     public = to_float(x[taken], config.normalize, source.levels), torch.from_numpy(y[taken])
     tests = gather(x_test, y_test, test, shift_of, shift, config.normalize, source.levels)
@@ -218,7 +227,7 @@ def build(
         truth=None if split.truth is None else torch.from_numpy(split.truth),
         soft_truth=split.soft,
         indicators=public if config.indicators else None,
-        notes=split.notes,
+        notes=notes,
         names=split.names,
         class_names=source.class_names,
         feature_names=source.feature_names,

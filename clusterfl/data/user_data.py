@@ -32,6 +32,7 @@ class Reading:
     classes: tuple[str, ...] | None = None  # unset: those that occur
     categories: Mapping[str, tuple[str, ...]] | None = None  # of columns of words; unset: those that occur
     numbers: bool = False  # targets are numbers, not classes
+    labelled: bool = True  # False: newcomers' samples alone, which count as of class 0
 
 
 def is_function(name: str) -> bool:
@@ -48,6 +49,19 @@ def load(name: str, root: Path, reading: Reading | None = None) -> Source:
     if name.startswith("folder:"):
         return load_folder(place(name, root), reading)
     return load_table(place(name, root), reading)
+
+
+def lacks_labels(name: str, root: Path, label: str | None = None) -> bool:
+    """Whether clients of one's own data come without labels; refused where some have them and some do not."""
+    if is_function(name):
+        found = [not isinstance(arrays, list | tuple) for arrays in returned(name).values()]
+    elif name.startswith("folder:"):
+        found = [not {"y", "y_train"} & {*npz_names(file)} for file in files_in(place(name, root))]
+    else:
+        found = [(label or "label") not in user_tables.read_columns(place(name, root))]
+    if len(set(found)) > 1:
+        raise DataError(f"{name!r} should have labels for all clients or for none")
+    return found[0]
 
 
 def place(name: str, root: Path) -> Path:
@@ -68,16 +82,30 @@ def load_folder(path: Path, reading: Reading) -> Source:
     A file holds x and y, or x_train, y_train, x_test and y_test. Bytes are pixels, [n, H, W], [n, H, W, 3] or
     [n, C, H, W]; floats are used as they are. Labels are class numbers from 0, or text.
     """
-    files = sorted(path.glob("*.npz"))
-    if not files:
-        raise DataError(f"{path} should hold one .npz file per client, but has none")
+    files = files_in(path)
     names = ("x_train", "y_train", "x_test", "y_test") if "x_test" in npz_names(files[0]) else ("x", "y")
-    clients = {file.stem: read_npz(file, *names) for file in files}
+    if reading.labelled:
+        clients = {file.stem: read_npz(file, *names) for file in files}
+    else:
+        clients = {file.stem: without_labels(*read_npz(file, names[0])) for file in files}
     return of_clients(path.name, clients, [str(file) for file in files], reading)
 
 
-def call_function(reference: str, reading: Reading) -> Source:
-    """What a function of the user's returns: clients by name, each with the arrays that a file of a folder holds."""
+def files_in(path: Path) -> list[Path]:
+    """The clients' files."""
+    files = sorted(path.glob("*.npz"))
+    if not files:
+        raise DataError(f"{path} should hold one .npz file per client, but has none")
+    return files
+
+
+def without_labels(x: Array) -> tuple[Array, Array]:
+    """Samples that count as of class 0."""
+    return x, np.zeros(len(x), dtype=np.int64)
+
+
+def returned(reference: str) -> Mapping[Any, Any]:
+    """What a function of the user's returns: clients by name."""
     function = load_function(reference, "that returns a dict of clients")
     try:
         found = function()
@@ -85,8 +113,16 @@ def call_function(reference: str, reading: Reading) -> Source:
         raise DataError(f"{reference!r} should be callable without arguments, but {type(e).__name__}: {e}") from e
     if not isinstance(found, Mapping) or not found:
         raise DataError(f"{reference!r} should return a dict from clients' names to (x, y), not {type(found).__name__}")
-    clients = {}
-    for name, arrays in found.items():
+    return found
+
+
+def call_function(reference: str, reading: Reading) -> Source:
+    """A function of the user's that returns clients by name, each with the arrays that a file of a folder holds."""
+    clients: dict[str, tuple[Array, ...]] = {}
+    for name, arrays in returned(reference).items():
+        if not reading.labelled:
+            clients[str(name)] = without_labels(np.asarray(arrays))
+            continue
         if not isinstance(arrays, list | tuple) or len(arrays) not in (2, 4):
             raise DataError(
                 f"{reference!r} should return (x, y) or (x_train, y_train, x_test, y_test) for client {str(name)!r}"
@@ -115,7 +151,10 @@ def of_clients(name: str, clients: Mapping[str, Sequence[Array]], places: list[s
             finite(x, _row_of(place))
     parts = [(a[0], a[1]) for a in read] + [(a[2], a[3]) if tested else (a[0][:0], a[1][:0]) for a in read]
     where = [_row_of(place) for place in places] * 2
-    if reading.numbers:
+    if not reading.labelled:
+        kind = np.float32 if reading.numbers else np.int64
+        coded, class_names = [y.astype(kind) for _, y in parts], reading.classes
+    elif reading.numbers:
         coded, class_names = [finite_numbers(y, at) for (_, y), at in zip(parts, where, strict=True)], None
     else:
         coded, class_names = _classes([y for _, y in parts], where, reading.classes)
@@ -189,8 +228,11 @@ def load_table(path: Path, reading: Reading) -> Source:
     columns = user_tables.read_columns(path, client)
     column = user_tables.wanted(path, columns, client, "data.client_column")
     names, groups = first_seen(user_tables.texts(path, client, column))
-    column = user_tables.wanted(path, columns, label, "data.label_column")
-    y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers)
+    if reading.labelled:
+        column = user_tables.wanted(path, columns, label, "data.label_column")
+        y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers)
+    else:
+        y, class_names = np.zeros(len(groups), np.float32 if reading.numbers else np.int64), reading.classes
     names_of = reading.features or user_tables.other_columns(path, columns, client, label)
     known = reading.categories or {}
     for name in reading.categorical or ():
@@ -198,7 +240,8 @@ def load_table(path: Path, reading: Reading) -> Source:
             raise DataError(f"{path}: categorical={name!r} should be a feature column{suggestion(name, names_of)}")
     words = {name: known.get(name) for name in reading.categorical or ()}
     x, features, categories = user_tables.coded_features(path, columns, names_of, words)
-    test = user_tables.test_rows(path, columns, len(y)) if "split" not in names_of else np.zeros(len(y), dtype=bool)
+    split = reading.labelled and "split" not in names_of
+    test = user_tables.test_rows(path, columns, len(y)) if split else np.zeros(len(y), dtype=bool)
     return Source(
         path.stem,
         x[~test],

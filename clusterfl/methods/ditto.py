@@ -31,6 +31,7 @@ class Ditto(Method[Single]):
     name: ClassVar[str] = "ditto"
     summary: ClassVar[str] = "FedAvg, and a personal model of each client that is held near the global one"
     paper: ClassVar[str] = "Li, Hu, Beirami, Smith, ICML 2021"
+    rereads: ClassVar[bool] = True
     clustered: ClassVar[bool] = False
     sums: ClassVar[bool] = True
 

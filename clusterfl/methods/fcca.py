@@ -144,6 +144,9 @@ class FCCA(Method[FCCAState]):
             cohort.run(self.tune_head, theta=take(state.centers, index))
         return Served(state.centers, index, personal=self.personal)
 
+    def reads_again(self) -> bool:
+        return self.meta > 0.0
+
     def cost(self, task: Task) -> tuple[int, int]:
         flow = self.flow(task)
         moments = 2 * flow.dim * 4

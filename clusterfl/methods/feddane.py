@@ -28,6 +28,7 @@ class FedDANE(Method[Single]):
     name: ClassVar[str] = "feddane"
     summary: ClassVar[str] = "two exchanges a round: the mean gradient, then local training corrected by it"
     paper: ClassVar[str] = "Li et al., Asilomar 2019"
+    rereads: ClassVar[bool] = True
     clustered: ClassVar[bool] = False
     sums: ClassVar[bool] = True
 

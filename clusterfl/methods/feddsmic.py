@@ -84,6 +84,7 @@ class FedDSMIC(Method[Indicated]):
     name: ClassVar[str] = "feddsmic"
     summary: ClassVar[str] = "FedDS with first-order MAML: each client takes a step of its own from its centre"
     paper: ClassVar[str] = "Li, Chen, Wang, Ding, Li, DASFAA 2022"
+    rereads: ClassVar[bool] = True
     needs = ("public samples",)
     needs_classes: ClassVar[str] = "compares the class probabilities that models give to public samples"
     runs = (Train, Losses, Describe)

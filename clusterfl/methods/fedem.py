@@ -31,6 +31,7 @@ class FedEM(Method[Clusters]):
     name: ClassVar[str] = "fedem"
     summary: ClassVar[str] = "K models both ways; each client answers with its own mixture of them, fitted by EM"
     paper: ClassVar[str] = "Marfoq, Neglia, Bellet, Kameni, Vidal, NeurIPS 2021"
+    rereads: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     mixture: ClassVar[bool] = True
     runs = (Train, Losses)

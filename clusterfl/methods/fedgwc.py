@@ -44,6 +44,7 @@ class FedGWC(Method[Interactions]):
     name: ClassVar[str] = "fedgwc"
     summary: ClassVar[str] = "Gaussian rewards of loss traces, spectral clustering of them, clusters cut in two or more"
     paper: ClassVar[str] = "Licciardi, Leo, Fanì, Caputo, Ciccone, ICML 2025"
+    rereads: ClassVar[bool] = True
     runs = (Losses,)
 
     local: SGD = SGD()

@@ -43,6 +43,7 @@ class FedRC(Method[Concepts]):
     name: ClassVar[str] = "fedrc"
     summary: ClassVar[str] = "FedEM whose responsibilities are divided by each cluster's label frequencies"
     paper: ClassVar[str] = "Guo, Tang, Lin, ICML 2024"
+    rereads: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     needs_classes: ClassVar[str] = "counts how often each cluster sees each label"
     mixture: ClassVar[bool] = True

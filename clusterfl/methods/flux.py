@@ -134,6 +134,9 @@ class FLUX(Method[Described]):
         log_margin(cohort, scores)
         return admitted(state.centers, cohort, got, scores.argmin(dim=1))
 
+    def for_inputs(self) -> FLUX:
+        return self
+
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + 4
 

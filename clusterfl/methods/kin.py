@@ -14,16 +14,17 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.client import Client
-from clusterfl.cohort import Cohort, Replies
+from clusterfl.cohort import METRICS, Cohort, Replies, Spent
 from clusterfl.errors import NoReplies
 from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
 from clusterfl.message import Kept, Payload, on_client
-from clusterfl.method import Clusters, Method, Served, log_clusters
+from clusterfl.method import Clusters, Method, Served, exchanged, log_clusters
 from clusterfl.parts.aggregate import Mean, Rule, Weights, bytes_of, check_rule, weight_field
-from clusterfl.parts.describe import Describe, Unit, kinds, multiplier
+from clusterfl.parts.describe import Describe, Unit, kinds
 from clusterfl.parts.evidence import to_groups
 from clusterfl.parts.explained import blurred
+from clusterfl.parts.gaussian import check_delta, epsilon_of, multiplier
 from clusterfl.parts.kinship import find_groups
 from clusterfl.parts.local import SGD
 from clusterfl.parts.members import Members, Personal, own_model
@@ -94,9 +95,10 @@ class Kin(Method[KinState]):
         at_least(0, self, "warmup", "trial")
         if self.trial == 1:
             raise ValueError("trial=1 should be 0 or at least 2: after one round groups have hardly parted")
-        above(0, self, "epsilon", "delta", "held")
-        if not self.held < 1 or not self.delta < 1:
-            raise ValueError(f"held={self.held} and delta={self.delta} should be below 1")
+        above(0, self, "epsilon", "held")
+        check_delta(self.delta)
+        if not self.held < 1:
+            raise ValueError(f"held={self.held} should be below 1")
         words = {"by": By, "features": Features, "either": Either, "share": Share, "personal": Personal}
         for name, known in {**words, "newcomers": Newcomers, "unit": Unit, "weights": Weights}.items():
             one_of(known, self, name)
@@ -130,6 +132,7 @@ class Kin(Method[KinState]):
             joined=no,
             maybe=torch.ones(n, 1, dtype=torch.bool),
             known=no,
+            times=torch.zeros(n, dtype=torch.int64),
             stale=no,
             counts=torch.zeros(n, kinds(task)),
             means=torch.zeros(n, kinds(task), 0),
@@ -157,6 +160,7 @@ class Kin(Method[KinState]):
         if self.features == "model" and not state.probe:
             state = replace(state, probe=row(state.centers, 0))
         sent: dict[str, Payload] = {"theta": state.probe} if state.probe else {}
+        state = state.asked(ask)
         with suppress(NoReplies):
             # a conversation of its own: training draws the same batches with it and without
             aside = Cohort(cohort.engine, ask.sort().values, keys.fold_in(cohort.key, "describe"), cohort.round)
@@ -265,7 +269,7 @@ class Kin(Method[KinState]):
     def served(self, state: KinState, assign: Tensor, maybe: Tensor) -> Served:
         """Models of groups, and the means of groups for those that may be in several."""
         models, index = with_means(state.centers, assign, maybe) if self.either == "mean" else (state.centers, assign)
-        return Served(models, index, personal=self.personal != "none", groups=assign)
+        return Served(models, index, personal=self.personal != "none", groups=assign, maybe=maybe)
 
     def admit(self, state: KinState, cohort: Cohort) -> Served:
         """Newcomers are placed by what they say about their data; nothing is trained."""
@@ -281,6 +285,25 @@ class Kin(Method[KinState]):
         assign = put(torch.full((n,), largest), at, labels)
         maybe = put(torch.ones(n, state.k, dtype=torch.bool), at, candidates(table, labels))
         return self.served(state, assign, maybe)
+
+    def for_inputs(self) -> Kin:
+        return replace(self, newcomers="inputs", personal="none")
+
+    def reads_again(self) -> bool:
+        return self.groups is None and self.trial > 0  # on trial a client trains a model to be its own, too
+
+    def spent(self, state: KinState | None = None) -> Spent | None:
+        if self.epsilon is None:
+            return None
+        times = 1 if state is None else int(state.times.max())
+        bare = [
+            f"{label}: {name}"
+            for label, declared in exchanged(self).items()
+            for name, kind in declared.items()
+            if not isinstance(kind, Kept) and not getattr(kind, "bound", None)
+        ]
+        epsilon = epsilon_of(self.description.noise, self.delta, times) if times else 0.0
+        return Spent(epsilon, self.delta, times, (*bare, METRICS), unit=self.unit)
 
     def cost(self, task: Task) -> tuple[int, int]:
         return task.size, task.size + bytes_of(self.weights) + (4 if self.watch else 0)

@@ -147,7 +147,11 @@ class MCFL(Method[MCFLState]):
 
     def choosing(self, state: MCFLState, served: Served) -> Served:
         shared = {**served.shared, "centers": served.models, "means": self.means(state)}
-        return replace(served, personal=True, shared=shared, by_data=True)
+        return replace(served, personal=True, shared=shared, by_data=True, maybe=None)
+
+    def for_inputs(self) -> MCFL | None:
+        trains = type(self.base).personalise is not Method.personalise  # a base's own step needs labels
+        return None if trains else self
 
     def cost(self, task: Task) -> tuple[int, int]:
         down, up = self.base.cost(task)

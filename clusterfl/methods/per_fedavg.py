@@ -33,6 +33,7 @@ class PerFedAvg(Method[Single]):
     name: ClassVar[str] = "per-fedavg"
     summary: ClassVar[str] = "MAML over clients: a global start that one local step makes personal"
     paper: ClassVar[str] = "Fallah, Mokhtari, Ozdaglar, NeurIPS 2020"
+    rereads: ClassVar[bool] = True
     clustered: ClassVar[bool] = False
     sums: ClassVar[bool] = True
 

@@ -43,6 +43,7 @@ class RobustTKM(Method[Homes]):
     name: ClassVar[str] = "robust-tkm"
     summary: ClassVar[str] = "trimmed k-means of local models once, then robust aggregation in every cluster"
     paper: ClassVar[str] = "Ghosh, Hong, Yin, Ramchandran, 2019"
+    rereads: ClassVar[bool] = True
 
     k: int = option(4, "clusters")
     local: SGD = SGD()

@@ -207,32 +207,6 @@ def summaries(
     return Summaries(weights, means @ whiten, ones, ones, counts if labels else None), whiten
 
 
-# -- privacy -----------------------------------------------------------------------------------------------
-
-
-@lru_cache
-def multiplier(epsilon: float, delta: float) -> float:
-    """The least noise, in sensitivities, with which one Gaussian release is (epsilon, delta)-private.
-
-    Balle and Wang, ICML 2018, theorem 8: exact, not a bound.
-    """
-
-    def phi(t: float) -> float:
-        return 0.5 * math.erfc(-t / math.sqrt(2.0))
-
-    def spent(s: float) -> float:
-        grown = math.exp(min(epsilon, 700.0))  # beyond it there are no such numbers; less is on the safe side
-        return phi(0.5 / s - epsilon * s) - grown * phi(-0.5 / s - epsilon * s)
-
-    low, high = 1e-3, 1.0
-    while spent(high) > delta:
-        high *= 2.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if spent(middle) > delta else (low, middle)
-    return high
-
-
 def grouped(
     got: Replies, describe: Describe, k: int | None = None, *, labels: bool = False
 ) -> tuple[Summaries, Groups]:

@@ -20,6 +20,7 @@ class Told(State):
     """Statistics of all clients, row by row; those of clients that have not spoken are 0."""
 
     known: Tensor  # [N] bool: who has described itself
+    times: Tensor  # [N] int64: how often each was asked to, for each time costs privacy
     stale: Tensor  # [N] bool: whose data has changed since
     counts: Tensor  # [N, C]
     means: Tensor  # [N, C, d]
@@ -36,6 +37,10 @@ class Told(State):
     def sizes(self) -> Tensor:
         """``[N]``: samples of each client, 0 of those that have not spoken."""
         return self.counts.sum(dim=1).double()
+
+    def asked(self, ids: Tensor) -> Self:
+        """These clients are about to describe themselves: what they say counts even if it is lost on its way."""
+        return replace(self, times=put(self.times, ids, self.times[ids] + 1))
 
     def heard(self, got: Replies, describe: Describe) -> Self:
         """With these replies in place of what the same clients said before."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from clusterfl.cohort import Spent
 from clusterfl.data.population import Population
 from clusterfl.engines.base import BaseEngine
+from clusterfl.errors import ConfigError
 from clusterfl.keys import Key
 from clusterfl.methods.kin import Kin
 from clusterfl.metrics import clustering
@@ -84,6 +85,10 @@ def differing(nats: Tensor) -> list[int]:
 
 def diagnose(engine: BaseEngine, method: Kin, key: Key) -> Diagnosis:
     """Every client describes its data once; nothing is trained."""
+    if method.features != "random":
+        raise ConfigError(
+            f"method.features={method.features!r} should be 'random' for a look before training: there is no model yet"
+        )
     start = time.perf_counter()
     cohort = engine.cohort(torch.arange(engine.clients), key)
     got = cohort.run(method.description.describe)
@@ -102,7 +107,7 @@ def diagnose(engine: BaseEngine, method: Kin, key: Key) -> Diagnosis:
         float(found.spread.omega.mean()) ** 0.5,
         seconds,
         engine.traffic.total_up // len(got),
-        engine.spent(),
+        engine.spent() or method.spent(),
         ari,
         oracle,
     )

@@ -25,12 +25,12 @@ from clusterfl.runs.files import append, write_whole
 
 def charge_to(engine: BaseEngine, path: Path, key: Key) -> Key:
     """Charges what an engine's clients release from now on to a ledger that there may be already. The key that comes
-    back is fresh each time: noise that two releases share could be subtracted."""
+    back is fresh each time, of each ledger: noise that two releases share could be subtracted."""
     private = wrapper_of(engine, Private)
     if private is None:
         return key
     private.ledger = LedgerFile.open(path)
-    return keys.fold_in(key, "after", len(private.ledger.charged))
+    return keys.fold_in(key, path.name, "after", len(private.ledger.charged))
 
 
 @dataclass

@@ -138,6 +138,7 @@ def summary(config: Config, population: Population, outcome: Outcome) -> dict[st
             "class_names": population.class_names,
             "assignments": dict(zip(seen, assign, strict=True)),
             "unseen_assignments": dict(zip(joined, admitted, strict=False)),
+            "either": {population.names[i]: where for i, where in outcome.either.items()},
             "per_client": per_client(population, outcome),
         }
     )

@@ -56,13 +56,13 @@ class Setup:
             far=None if self.far is None else self.far(self.task, self.population),
         )
 
-    def key_of_a_look(self, what: str) -> Key:
-        """The key by which clients are looked at before any run. Under privacy it is one of its own: noise that another
-        look, or a run, shares could be subtracted."""
+    def key_of_a_look(self, what: str, *about: int | str) -> Key:
+        """The key by which clients are looked at before any run. Where they add noise it is one of its own, of this
+        look and all that it is ``about``: noise that another look, or a run, shares could be subtracted."""
         key = keys.key(self.config.seed)
-        if not self.config.privacy.on:
+        if not self.config.privacy.on and self.config.method.spent() is None:
             return key
-        return keys.fold_in(key, what, self.config.digest(), self.population.digest)
+        return keys.fold_in(key, what, self.config.digest(), self.population.digest, *about)
 
     @contextmanager
     def simulation(self) -> Iterator[Simulation]:
@@ -87,6 +87,15 @@ def check_sampling(config: Config) -> None:
         raise ConfigError(
             f"privacy.sampling='secret' should be 'known' for method={config.method.name!r} with these settings: its "
             "server looks at single uploads, and so at who was asked"
+        )
+
+
+def check_unit(config: Config) -> None:
+    """A sample is charged once for each epoch of a client's rule: nothing else may read it."""
+    if config.privacy.on and config.privacy.unit == "sample" and config.method.reads_again():
+        raise ConfigError(
+            f"privacy.unit='sample' should be 'client' for method={config.method.name!r} with these settings: its "
+            "clients read samples more often than their local rule says"
         )
 
 
@@ -145,6 +154,7 @@ def prepare(
         check_k(config.method, population.clients)
         say_if_late(config)
     check_sampling(config)
+    check_unit(config)
     if task is None:
         with naming("model"):
             params = config.model.params

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from clusterfl import keys
 from clusterfl.client import Client, Shard
-from clusterfl.parts.describe import Describe, bins, changed, multiplier, read, summaries, symmetric, triangle
+from clusterfl.parts.describe import Describe, bins, changed, read, summaries, symmetric, triangle
 from clusterfl.parts.features import random_features
+from clusterfl.parts.gaussian import multiplier
 from clusterfl.parts.unlabelled import misfits
 from clusterfl.task import Task
 

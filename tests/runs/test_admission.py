@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
@@ -16,9 +18,10 @@ import clusterfl
 from clusterfl import keys
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError, DataError
+from clusterfl.methods import Kin
 from clusterfl.models import build_model
 from clusterfl.runs.admission import admit
-from clusterfl.runs.checkpoint import CheckpointError
+from clusterfl.runs.checkpoint import CheckpointError, newest_snapshot
 from clusterfl.runs.ledger import LedgerFile, charge_to
 from clusterfl.task import Task
 from tests.engines.wrappers.exchanges import private
@@ -147,3 +150,109 @@ def test_admissions_under_privacy_have_fresh_noise_are_charged_and_say_so(tmp_pa
     assert (first["uploads"], second["uploads"]) == (1, 2), "other clients, a ledger of their own"
     other = [int(charge_to(private(), tmp_path / "r" / name, keys.key(0))) for name in ("privacy.log", "new.log")]
     assert len({int(keys.key(0)), *other}) == 3, "a key of its own after every charge"
+
+
+def test_two_ledgers_of_one_length_give_two_keys(tmp_path: Path) -> None:
+    """privacy.log and privacy-admitted.log are of other clients, whose numbers may be the same."""
+    pytest.importorskip("dp_accounting")
+    after = [
+        int(charge_to(private(), tmp_path / name, keys.key(0))) for name in ("privacy.log", "privacy-admitted.log")
+    ]
+    assert len({*after, int(keys.key(0))}) == 3
+
+
+OWN = ["rounds=2", "data.clients=6", "data.clusters=2", "data.unseen=2", "data.samples=40", "engine.name=serial"]
+
+
+def test_noise_of_kins_own_is_accounted_and_no_two_newcomers_share_it(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    outcome = clusterfl.run(Config.load(None, [*OWN, "method.name=kin", "method.epsilon=30"]), out=run)
+    assert outcome.spent is not None and outcome.spent.unit == "sample" and outcome.spent.uploads == 1
+    assert outcome.spent.epsilon == pytest.approx(30.0, abs=1e-6)
+    assert "Members.train: theta" in outcome.spent.uncovered and "Describe.describe: n" in outcome.spent.uncovered
+    assert not any("means" in what or "shares" in what for what in outcome.spent.uncovered)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    assert summary["privacy"]["epsilon"] == pytest.approx(30.0, abs=1e-6)
+    assert admit(run)["privacy"]["epsilon"] == pytest.approx(30.0, abs=1e-6)
+    method = Config.load(run / "config.toml").method
+    state = newest_snapshot(run, method, 6).state
+    twice = method.spent(replace(state, times=state.times + (torch.arange(6) == 3)))
+    assert twice is not None and twice.epsilon > 40 and twice.uploads == 2
+
+
+def test_other_newcomers_draw_other_noise_and_the_same_ones_the_same(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    clusterfl.run(Config.load(None, [*OWN, "method.name=kin", "method.epsilon=30"]), out=run)
+    seen: list[int] = []
+
+    for name, shade in (("a", 0), ("b", 9)):
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "new.npz", x=np.full((20, 1, 8, 8), shade, np.uint8), y=np.arange(20) % 10)
+    real = Kin.admit
+
+    def admitted(self: Kin, state: Any, cohort: Any) -> Any:
+        seen.append(int(cohort.key))
+        return real(self, state, cohort)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kin, "admit", admitted)
+        for name in ("a", "b", "a"):
+            admit(run, f"folder:{tmp_path / name}")
+    assert seen[0] == seen[2] != seen[1]
+
+
+def unlabelled(folder: Path, kind: str) -> str:
+    """The hospitals 90 and 91 of each kind, without labels, as a folder, a table or a function."""
+    table = hospital_table(["hospital-90", "hospital-91"], seed=3).drop(columns="label")
+    if kind == "table":
+        table.to_csv(folder / "new.csv", index=False)
+        return f"table:{folder / 'new.csv'}"
+    (folder / "new").mkdir()
+    for name, rows in table.groupby("client"):
+        np.savez(folder / "new" / f"{name}.npz", x=rows[["a", "b", "c"]].to_numpy(np.float32))
+    if kind == "folder":
+        return f"folder:{folder / 'new'}"
+    (folder / "mine.py").write_text(
+        "import numpy as np, pathlib\n"
+        "def new():\n"
+        "    files = sorted((pathlib.Path(__file__).parent / 'new').glob('*.npz'))\n"
+        "    return {f.stem: np.load(f)['x'] for f in files}\n"
+    )
+    return f"{folder / 'mine.py'}:new"
+
+
+@pytest.mark.parametrize("kind", ["table", "folder", "function"])
+def test_newcomers_without_labels_are_placed_by_their_inputs(kind: str, tmp_path: Path) -> None:
+    run = hospital_run(tmp_path, "method.name=kin", "method.personal=none")
+    got = admit(run, unlabelled(tmp_path, kind), out=tmp_path / "models")
+    assert list(got["clients"]) == ["hospital-90", "hospital-91"] and got["accuracy_mean"] is None
+    assert all(c["accuracy"] is None and c["samples"] > 40 for c in got["clients"].values())
+    assert any("have no labels" in note for note in got["notes"])
+    assert {p.stem for p in (tmp_path / "models").iterdir()} == set(got["clients"])
+
+
+def test_methods_that_need_labels_say_so(tmp_path: Path) -> None:
+    run = hospital_run(tmp_path)
+    with pytest.raises(ConfigError, match=r"data should have labels for method='ifca'"):
+        admit(run, unlabelled(tmp_path, "table"))
+    np.savez(tmp_path / "new.npz", x=np.zeros((4, 3), np.float32))
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    np.savez(mixed / "a.npz", x=np.zeros((4, 3), np.float32))
+    np.savez(mixed / "b.npz", x=np.zeros((4, 3), np.float32), y=np.zeros(4, np.int64))
+    with pytest.raises(DataError, match="labels for all clients or for none"):
+        admit(run, f"folder:{mixed}")
+
+
+def test_turned_digits_without_labels_find_their_group(tmp_path: Path) -> None:
+    """Turned pictures can be told by themselves, renamed labels cannot."""
+    run = tmp_path / "r"
+    clusterfl.run(Config.load(None, ["rounds=1", "data.unseen=0", "method.name=kin", "engine.name=serial"]), out=run)
+    images = load_digits().images / 16 * 255
+    new = tmp_path / "new"
+    new.mkdir()
+    for turns in range(4):
+        turned = np.rot90(images[100 * turns : 100 * turns + 100], turns, axes=(1, 2))[:, None].round().astype(np.uint8)
+        np.savez(new / f"{turns}.npz", x=turned)
+    got = admit(run, f"folder:{new}")
+    assert len({c["cluster"] for c in got["clients"].values()}) == 4

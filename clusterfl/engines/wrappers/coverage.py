@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterfl.call import Call, tensors_of
-from clusterfl.message import Declaration, Fields, Gradient, Kept, Labels, Model, Statistic
+from clusterfl.message import Cluster, Declaration, Fields, Gradient, Kept, Labels, Model, Statistic
 from clusterfl.task import Task
 
 
@@ -44,8 +44,9 @@ def coverage(task: Task, call: Call, fields: Fields) -> Coverage:
 
 
 def chosen(label: str, declared: Declaration) -> list[str]:
-    """The fields by which a client says which model it began from."""
-    return [f"{label}: {k.row}" for k in declared.values() if isinstance(k, Model) and isinstance(k.row, str)]
+    """The fields by which a client says which model it began from, or will begin from."""
+    rows = [k.row for k in declared.values() if isinstance(k, Model) and isinstance(k.row, str)]
+    return [f"{label}: {name}" for name, k in declared.items() if name in rows or isinstance(k, Cluster)]
 
 
 def covered_by(label: str, declared: Declaration) -> tuple[list[str], Coverage]:

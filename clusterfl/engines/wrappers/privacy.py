@@ -27,7 +27,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.call import Call, Chunk, tensors_of
-from clusterfl.cohort import Spent
+from clusterfl.cohort import METRICS, Spent
 from clusterfl.engines.base import BaseEngine
 from clusterfl.engines.wrappers.accounting import Cost
 from clusterfl.engines.wrappers.charges import Charge, Ledger, call_name
@@ -36,6 +36,7 @@ from clusterfl.engines.wrappers.updates import Changing, Parts, norms, origin_of
 from clusterfl.errors import ConfigError
 from clusterfl.fields import one_of, option
 from clusterfl.message import Fields, Model, Payload, Weight
+from clusterfl.parts.gaussian import check_delta
 from clusterfl.parts.local import SGD
 from clusterfl.parts.private import PrivateSGD, rules_of
 from clusterfl.task import Task
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 
 Unit = Literal["client", "sample"]
 Sampling = Literal["known", "secret"]
-METRICS = "evaluation: each client's test accuracy and loss, and in a report its labels"
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ class PrivacyConfig:
         for name, value in (("clip", self.clip), ("noise_multiplier", self.noise_multiplier)):
             if value is not None and not 1e-6 <= value <= 1e6:
                 raise ValueError(f"{name}={value} should be between 1e-06 and 1e+06")
-        if not 0.0 < self.delta < 1.0:
-            raise ValueError(f"delta={self.delta} should be between 0 and 1")
+        check_delta(self.delta)
 
     @property
     def on(self) -> bool:

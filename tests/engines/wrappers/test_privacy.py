@@ -30,7 +30,7 @@ from clusterfl.engines.wrappers.updates import norms, updates
 from clusterfl.errors import ClientError, ConfigError, NoReplies
 from clusterfl.message import Cluster, Labels, Loss, Model, Payload, Statistic, Weight, on_client
 from clusterfl.method import Procedures
-from clusterfl.methods import FCCA, IFCA, FedAvg, FedDANE, FedProx, FedSGD, Local
+from clusterfl.methods import FCCA, IFCA, METHODS, FedAvg, FedDANE, FedProx, FedSGD, Kin, Local
 from clusterfl.parts.local import SGD, sgd
 from clusterfl.runs.setup import prepare
 from clusterfl.task import Task
@@ -513,10 +513,28 @@ def test_a_model_that_no_private_step_made_does_not_leave(make: Any) -> None:
 OFTEN = ["per-fedavg", "feddsmic", "feddane", "robust-tkm", "ditto", "fedem", "fedrc", "fedgwc", "kin"]
 
 
-@pytest.mark.parametrize("name", OFTEN)
-def test_a_method_that_reads_samples_more_often_is_refused(name: str) -> None:
-    with pytest.raises(ClientError, match=r"privacy\.unit='sample' should be 'client' for this method"):
-        play(small_method(name), private(config=SAMPLES), rounds=2)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_that_reads_samples_more_often_is_refused_and_says_so_before(name: str) -> None:
+    method = small_method(name)
+    assert method.reads_again() is (name in OFTEN)
+    if name in OFTEN:
+        with pytest.raises(ClientError, match=r"privacy\.unit='sample' should be 'client' for this method"):
+            play(method, private(config=SAMPLES), rounds=2)
+    elif name != "fedsgd":
+        play(method, private(config=SAMPLES), rounds=2)
+
+
+@pytest.mark.parametrize("settings", [["method.name=ditto"], ["method.name=awcfl", "method.base={name='kin'}"], []])
+def test_before_a_run_it_is_one_sentence(settings: list[str], tmp_path: Path) -> None:
+    small = ["rounds=1", "data.clients=4", "data.clusters=2", "privacy.clip=1.0", "privacy.unit=sample", *settings]
+    with pytest.raises(ConfigError, match=r"privacy\.unit='sample' should be 'client' for method="):
+        clusterfl.run(Config.load(None, small), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_with_groups_that_need_not_pay_kin_hides_samples() -> None:
+    assert not Kin(trial=0).reads_again() and not Kin(groups=2).reads_again() and Kin().reads_again()
+    assert FCCA(meta=0.01).reads_again() and not FCCA().reads_again()
 
 
 def test_without_published_metrics_no_test_data_is_looked_at(tmp_path: Path) -> None:
