@@ -30,6 +30,7 @@ from tests.hospitals import NAMES, hospital_table
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
+PAPERS = sorted(path.parent.name for path in ROOT.glob("experiments/*/notes.md"))
 SMALL = ["rounds=1", "data.clients=4", "data.samples=10", "engine.name=serial"]
 
 
@@ -203,6 +204,16 @@ def test_links_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{page}: {target}"
+
+
+WORDS = {"AISTATS", "CONTRIBUTING", "FEATURES", "FEMNIST", "METHODS", "SETTINGS", "SIGKILL", "SIGSTOP", "UNKNOWN"}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *(f"experiments/{name}/notes.md" for name in PAPERS)])
+def test_no_word_stands_in_for_a_figure_to_come(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert not set(re.findall(r"\b[A-Z]{7,}\b", text)) - WORDS
+    assert not re.search(r"\bTODO\b|\bTBD\b|\bXXX|\bFIXME\b", text)
 
 
 def test_what_the_server_sees_is_what_the_declarations_say() -> None:
