@@ -24,13 +24,19 @@ from clusterfl.parts.start import Start, Strategy
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, take
 
+SAME, BETTER = 5, 1.1  # of by_silhouette (authors' code)
+
 
 @dataclass(frozen=True)
 class Vectors(Clusters):
-    """The clusters, and for how many rounds nobody who was asked has moved."""
+    """The clusters, and how often in a row each client was placed in its own."""
 
-    calm: int
-    known: Tensor  # [N] bool: who has been placed by its losses
+    alike: Tensor  # [N]; 0 for who has never been asked
+    stable: bool  # nobody is placed anew any more
+
+    @property
+    def known(self) -> Tensor:
+        return self.alike > 0
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,11 @@ class CLoVE(Method[Vectors]):
     paper: ClassVar[str] = "Bhatia, Papadis, Kodialam, Lakshman, Chakrabarty, 2025"
     runs = (Train, Losses)
 
-    k: int = option(4, "clusters, or an upper bound of them")
+    k: int = option(4, "models, and so many clusters")
+    find_k: bool = option(False, "make as many clusters, 2 to k, as silhouettes of the losses ask for in a round")
     local: SGD = SGD()
     start: Strategy = option("independent", "where the models start; the paper's random start is 'independent'")
-    patience: int = option(5, "rounds without a move, after which clients keep their cluster; 0: never")
+    patience: int = option(3, "clusters are kept once all at hand were placed alike so often in a row; 0: never")
     restarts: int = option(20, "of k-means")
     weights: Weights = option("size", "how much a client counts in its cluster's mean")
 
@@ -59,13 +66,14 @@ class CLoVE(Method[Vectors]):
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Vectors:
         first = Start(self.start).clusters(task, cohort, key, self.k, self.local)
-        return Vectors(
-            first.centers, first.assign, 0, torch.full((len(cohort),), self.k == 1)
-        )  # of one all are members
+        alone = self.k == 1  # of one all are members
+        return Vectors(first.centers, first.assign, torch.full((len(cohort),), int(alone)), alone)
 
     def round(self, state: Vectors, cohort: Cohort) -> Vectors:
-        before, stable = state.assign, self.k == 1 or 0 < self.patience <= state.calm
-        state = self.place(state, cohort) if stable else self.regroup(state, cohort)
+        before = state.assign
+        if not state.stable and self.patience:
+            state = replace(state, stable=bool((state.alike[cohort.ids] >= self.patience).all()))
+        state = self.place(state, cohort) if state.stable else self.regroup(state, cohort)
         cohort = cohort.only(cohort.ids[state.known[cohort.ids]])
         mean = MeanBy(state.centers, by=state.assign, weights=weight_field(self.weights))
         cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]), into=mean)
@@ -77,8 +85,7 @@ class CLoVE(Method[Vectors]):
         got = cohort.run(Losses().losses, {"centers": state.centers})
         got = got.take(got.ids.argsort())
         s = self.cluster(got["losses"], keys.fold_in(cohort.key, "kmeans"))
-        calm = bool(state.known[got.ids].any()) and torch.equal(s, state.assign[got.ids])
-        return self._placed(replace(state, calm=state.calm + 1 if calm else 0), got, s)
+        return self._placed(state, got, s)
 
     def place(self, state: Vectors, cohort: Cohort) -> Vectors:
         """Once clusters are stable, who was never asked before takes the model of its least loss."""
@@ -91,17 +98,19 @@ class CLoVE(Method[Vectors]):
         return state
 
     def _placed(self, state: Vectors, got: Replies, s: Tensor) -> Vectors:
-        known = put(state.known, got.ids, torch.tensor(True))
-        return replace(state, assign=put(state.assign, got.ids, s), known=known)
+        stayed = state.known[got.ids] & (s == state.assign[got.ids])
+        alike = torch.where(stayed, state.alike[got.ids] + 1, 1)
+        return replace(state, assign=put(state.assign, got.ids, s), alike=put(state.alike, got.ids, alike))
 
     def cluster(self, losses: Tensor, key: Key) -> Tensor:
         """``[m]``: the model of every client: k-means of the rows of ``losses`` [m, K], clusters matched to models.
 
         Fewer clients than models cannot be cut in K; then each takes the model of its least loss.
         """
-        if len(losses) < self.k:
+        if len(losses) < (2 if self.find_k else self.k):
             return losses.argmin(dim=1)
-        return matched(losses, kmeans(losses, self.k, key, self.restarts), self.k)
+        k = by_silhouette(losses, self.k) if self.find_k else self.k
+        return matched(losses, kmeans(losses, k, key, self.restarts))
 
     def serve(self, state: Vectors, ids: Tensor) -> Served:
         return serve_clusters(state, ids)
@@ -121,10 +130,30 @@ class CLoVE(Method[Vectors]):
         return reply(me, self.weights, theta=sgd(me, theta, self.local))
 
 
-def matched(losses: Tensor, clusters: Tensor, k: int) -> Tensor:
+def matched(losses: Tensor, clusters: Tensor) -> Tensor:
     """The model of every client: each cluster has its own, and the sum of all clients' losses is the least possible."""
     from scipy.optimize import linear_sum_assignment  # here, so that nodes start without SciPy
 
-    total = torch.zeros(k, k, dtype=torch.float64).index_add_(0, clusters, losses.double())  # [cluster, model]
-    _, models = linear_sum_assignment(total.numpy())
+    total = torch.zeros(int(clusters.max()) + 1, losses.shape[1], dtype=torch.float64)  # [cluster, model]
+    _, models = linear_sum_assignment(total.index_add_(0, clusters, losses.double()).numpy())
     return torch.as_tensor(models, dtype=torch.int64)[clusters]
+
+
+def by_silhouette(points: Tensor, most: int) -> int:
+    """2 to ``most``: the number of clusters (Ward's) of the best silhouette; more of them have to be better by a tenth.
+
+    As in the authors' code: where there are no more points than ``most`` each counts five times, so that as many
+    clusters as points can be compared.
+    """
+    from sklearn.cluster import AgglomerativeClustering  # here, so that nodes start without scikit-learn
+    from sklearn.metrics import silhouette_score
+
+    x, found, best = points.double().numpy(), 2, -1.0
+    last = min(most, len(x))
+    if most >= len(x):
+        x = x.repeat(SAME, axis=0)
+    for k in range(2, last + 1):
+        score = float(silhouette_score(x, AgglomerativeClustering(k, linkage="ward").fit_predict(x)))
+        if score > BETTER * best:
+            found, best = k, score
+    return found

@@ -50,7 +50,7 @@ class Ditto(Method[Single]):
 
     def round(self, state: Single, cohort: Cohort) -> Single:
         mean = self.aggregate.by(repeat(state.theta, 1), weights=weight_field(self.weights))
-        cohort.run(self.train, {"theta": state.theta}, into=mean)  # algorithm 1, lines 3-4 and 8
+        cohort.run(self.train, {"theta": state.theta}, into=mean)
         return Single(row(mean.result(), 0))
 
     def serve(self, state: Single, ids: Tensor) -> Served:
@@ -68,7 +68,7 @@ class Ditto(Method[Single]):
     @on_client(theta=Model(of="theta"), n=Weight(), own=Kept("its own model"))
     def train(self, me: Client, theta: Tree) -> dict[str, Payload]:
         me.keep_tree("own", self.own(me, theta))
-        return reply(me, self.weights, theta=sgd(me, theta, self.local))  # lines 5-6: FedAvg's, whatever v is
+        return reply(me, self.weights, theta=sgd(me, theta, self.local))  # FedAvg's, whatever v is
 
     @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Payload) -> dict[str, Payload]:
@@ -76,5 +76,5 @@ class Ditto(Method[Single]):
         return {"theta": me.tree("own") or self.own(me, theta)}
 
     def own(self, me: Client, theta: Tree) -> Tree:
-        """Line 7: ``v <- v - lr (grad loss(v) + lam (v - w))``, on the batches that the global model trains on."""
+        """``v <- v - lr (grad loss(v) + lam (v - w))``, on the batches that the global model trains on."""
         return sgd(me, me.tree("own") or theta, self.local, proximal(theta, self.lam))

@@ -54,7 +54,7 @@ class FedEM(Method[Clusters]):
         got = cohort.run(self.weigh_and_train, {"centers": state.centers}, into=mean)
         assign = put(state.assign, got.ids, got["s"])
         log_clusters(cohort, state.assign, assign, self.k)
-        return Clusters(row(mean.result(), 0), assign)  # algorithm 1, line 12: each model's mean over the clients
+        return Clusters(row(mean.result(), 0), assign)  # each model's mean over the clients
 
     def serve(self, state: Clusters, ids: Tensor) -> Served:
         return Served(state.centers, state.assign[ids], personal=True, shared={"centers": state.centers})
@@ -72,15 +72,15 @@ class FedEM(Method[Clusters]):
 
     @on_client(theta=Model(of="centers"), s=Cluster(of="centers"), n=Weight(), pi=Kept("its mixture of the models"))
     def weigh_and_train(self, me: Client, centers: Tree) -> dict[str, Payload]:
-        q = e_step(me.state.get("pi", uniform(me, centers)), sample_losses(me, centers))  # eq. 5 (line 6)
-        pi = m_step(me, q)  # eq. 6 (line 7)
+        q = e_step(me.state.get("pi", uniform(me, centers)), sample_losses(me, centers))  # E
+        pi = m_step(me, q)  # M
         me.keep(pi=pi)
-        theta = train_mixture(me, centers, q, self.local)  # eq. 7 (lines 8-9): steps in place of the exact solution
+        theta = train_mixture(me, centers, q, self.local)  # M: steps in place of the exact solution
         return reply(me, self.weights, theta=theta, s=pi.argmax())
 
     @on_client(s=Cluster(of="centers"), pi=Kept("its mixture of the models"))
     def place(self, me: Client, centers: Tree) -> dict[str, Payload]:
-        """A newcomer fits its mixture of the models as they are (section 3.3)."""
+        """A newcomer fits its mixture of the models as they are."""
         pi = fit_pi(me, sample_losses(me, centers), self.place_steps)
         me.keep(pi=pi)
         return {"s": pi.argmax()}

@@ -97,10 +97,10 @@ class FedRC(Method[Concepts]):
         pi=Kept("its mixture of the models"),
     )
     def weigh_and_train(self, me: Client, centers: Tree, labels: Tensor) -> dict[str, Payload]:
-        q = e_step(me.state.get("pi", uniform(me, centers)), corrected_losses(me, centers, labels))  # eq. 4
-        pi = m_step(me, q)  # eq. 5
+        q = e_step(me.state.get("pi", uniform(me, centers)), corrected_losses(me, centers, labels))  # E
+        pi = m_step(me, q)  # M
         me.keep(pi=pi)
-        theta = train_mixture(me, centers, q, self.local)  # eq. 6
+        theta = train_mixture(me, centers, q, self.local)  # M: steps in place of the exact solution
         shares = q @ one_hot_labels(me) / me.size.clamp(min=1.0)
         return reply(me, self.weights, theta=theta, labels=shares, s=pi.argmax())
 
@@ -125,6 +125,10 @@ def corrected_losses(me: Client, centers: Tree, labels: Tensor) -> Tensor:
 
 
 def frequencies(before: Tensor, counts: Tensor) -> Tensor:
-    """``[K, C]``: P(y; k) out of this round's soft counts; what was before counts as one sample (authors' code)."""
+    """``[K, C]``: P(y; k) out of this round's soft counts; what was before counts as one sample.
+
+    The authors' code forgets it, but counts all clients, old counts of those that were not sampled too. Of those that
+    answered all may lack a label, and where it counts as next to nothing a cluster would draw all samples of it.
+    """
     total = (before + counts).clamp(min=RARE)
     return total / total.sum(dim=1, keepdim=True)

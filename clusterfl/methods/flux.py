@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from clusterfl import keys
 from clusterfl.client import Client
 from clusterfl.cohort import Cohort
 from clusterfl.errors import NoReplies
-from clusterfl.fields import above, at_least, option
+from clusterfl.fields import above, at_least, one_of, option
 from clusterfl.keys import Key
 from clusterfl.message import Model, Payload, Statistic, Weight, on_client
 from clusterfl.method import Clusters, Method, Served, admitted, log_clusters, log_margin, serve_clusters
@@ -26,6 +26,7 @@ from clusterfl.parts.start import first_net
 from clusterfl.task import Task
 from clusterfl.tree import Tree, put, repeat, row, take
 
+Knee = Literal["farthest", "kneed"]
 POINTS, TOP = 200, 2.0  # the shared random points that the projection is fitted to, and how far they reach
 ABSENT = -1.0  # in place of a class's moments, where a client has not two samples of it
 
@@ -62,12 +63,14 @@ class FLUX(Method[Described]):
     flat: float = option(0.06, "clients are grouped once the mean accuracy has risen by less than this in a round")
     least_rounds: int = option(3, "rounds of FedAvg before that is looked at")
     dim: int = option(10, "l: numbers that a feature is projected to; fewer if the model has fewer")
-    reach: float = option(1.0, "times the knee of nearest-neighbour distances: how near neighbours of a group are")
+    knee: Knee = option("farthest", "of nearest-neighbour distances: farthest below their line, or as kneed finds it")
+    reach: float = option(1.0, "times that knee: how near neighbours of a group are")
 
     def __post_init__(self) -> None:
         at_least(0, self, "flat")
         at_least(1, self, "least_rounds", "dim")
         above(0, self, "reach")
+        one_of(Knee, self, "knee")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Described:
         theta, n, blocks = first_net(task, key), len(cohort), 2 * (task.classes + 1)
@@ -101,7 +104,7 @@ class FLUX(Method[Described]):
             found: Tensor = got["moments"]
             scale = torch.stack([found.amin(dim=(0, 2)), found.amax(dim=(0, 2))]).unsqueeze(2)
             scaled = rescaled(found, scale)
-            groups = by_density(scaled.flatten(1), self.reach)
+            groups = by_density(scaled.flatten(1), self.reach, self.knee)
             k = int(groups.max()) + 1
             homes = torch.stack([scaled[groups == j].mean(dim=0) for j in range(k)])
             known = put(state.known, got.ids, torch.tensor(True))
@@ -198,7 +201,7 @@ def rescaled(found: Tensor, scale: Tensor) -> Tensor:
     return (found - low) / torch.where(high > low, high - low, 1.0)
 
 
-def by_density(points: Tensor, reach: float) -> Tensor:
+def by_density(points: Tensor, reach: float, knee: Knee = "farthest") -> Tensor:
     """DBSCAN in which two neighbours make a group, and each point without one is a group of its own."""
     from sklearn.cluster import DBSCAN  # here, so that nodes start without scikit-learn
 
@@ -208,18 +211,47 @@ def by_density(points: Tensor, reach: float) -> Tensor:
     apart = ((apart + apart.mT) / 2.0).fill_diagonal_(0.0)
     nearest = apart.clone().fill_diagonal_(torch.inf).amin(dim=1).sort().values
     # a little more, for the knee is one of the distances themselves
-    eps = max(knee(nearest) * reach * (1.0 + 1e-9), 1e-12)
+    eps = max(KNEES[knee](nearest) * reach * (1.0 + 1e-9), 1e-12)
     groups = torch.as_tensor(DBSCAN(eps=eps, min_samples=2, metric="precomputed").fit_predict(apart.numpy()))
     noise = groups < 0
     return torch.where(noise, groups.max() + noise.cumsum(dim=0), groups).to(torch.int64)
 
 
-def knee(values: Tensor) -> float:
+def farthest(values: Tensor) -> float:
     """Where a rising curve turns upwards: the value farthest below the line from its first to its last.
 
     A curve that never lies below it has no knee; then it is the last value, and all are near.
     """
-    x = torch.linspace(0.0, 1.0, len(values), dtype=torch.float64)
-    y = (values.double() - values[0]) / (values[-1] - values[0]).clamp(min=1e-12)
-    below = x - y
+    below = below_the_line(values)
     return float(values[int(below.argmax())] if float(below.max()) > 1e-9 else values[-1])
+
+
+def first_peak(values: Tensor) -> float:
+    """The knee as the package kneed has it (Kneedle): seen from the last value, the first peak of how far the curve
+    lies below the line from which that falls by more than a mean step of the line.
+
+    Two values alike fall by just a step; rounding counts for nothing here. Without a knee it is the last value.
+    """
+    steps = len(values) - 1
+    below = below_the_line(values).flip(0)
+    falls, rises, end = below.diff() <= 0, below.diff() >= 0, torch.tensor([True])
+    peaks = torch.cat([end, rises]) & torch.cat([falls, end])
+    troughs = torch.cat([end, falls]) & torch.cat([rises, end])
+    peak = -1  # none is open
+    for i in range(steps):
+        if peaks[i]:
+            peak = i
+        if troughs[i]:
+            peak = -1
+        if peak >= 0 and below[i + 1] < below[peak] - 1.0 / steps - 1e-9:
+            return float(values[steps - peak])
+    return float(values[-1])
+
+
+def below_the_line(values: Tensor) -> Tensor:
+    """How far a rising curve lies below the line from its first to its last value, both axes from 0 to 1."""
+    x = torch.linspace(0.0, 1.0, len(values), dtype=torch.float64)
+    return x - (values.double() - values[0]) / (values[-1] - values[0]).clamp(min=1e-12)
+
+
+KNEES = {"farthest": farthest, "kneed": first_peak}

@@ -54,7 +54,7 @@ class PACFL(Method[Subspaces]):
     threshold: float | None = option(None, "in place of k: groups are merged until they are so many degrees apart")
     local: SGD = SGD()
     directions: int = option(3, "p: singular vectors of the samples of a class")
-    proximity: Proximity = option("smallest", "the smallest angle between two clients (eq. 2) or the mean (eq. 3)")
+    proximity: Proximity = option("smallest", "the smallest angle between two clients or the mean")
     linkage: Joining = option("average", "how far apart groups are")
     weights: Weights = option("size", "how much a client counts in its cluster's mean")
 
@@ -70,13 +70,13 @@ class PACFL(Method[Subspaces]):
         one_of(Weights, self, "weights")
 
     def init(self, task: Task, cohort: Cohort, key: Key) -> Subspaces:
-        got = cohort.run(self.describe)  # algorithm 1, lines 3-5: before anybody trains
+        got = cohort.run(self.describe)  # once, before anybody trains
         got = got.take(got.ids.argsort())
         if self.k is not None and self.k > len(got):
             raise ValueError(f"k={self.k} should be at most the number of clients that answered, {len(got)}")
         found = directions_of(got)
-        apart = angles(found, found, self.proximity)  # line 6: the proximity matrix A
-        groups = merge(apart, linkage=self.linkage, k=self.k, threshold=self.threshold)  # line 7
+        apart = angles(found, found, self.proximity)  # the proximity matrix
+        groups = merge(apart, linkage=self.linkage, k=self.k, threshold=self.threshold)
         n, k = len(cohort), int(groups.max()) + 1
         cohort.log(k=k)
         return Subspaces(
@@ -91,7 +91,7 @@ class PACFL(Method[Subspaces]):
         state = self.place(state, cohort)
         cohort = cohort.only(cohort.ids[state.known[cohort.ids]])
         mean = MeanBy(state.centers, by=state.assign, weights=weight_field(self.weights))
-        cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]), into=mean)  # lines 10-14
+        cohort.run(self.train, theta=take(state.centers, state.assign[cohort.ids]), into=mean)
         log_clusters(cohort, before, state.assign, state.k)
         return replace(state, centers=mean.result())
 
@@ -123,7 +123,7 @@ class PACFL(Method[Subspaces]):
         return serve_clusters(state, ids)
 
     def admit(self, state: Subspaces, cohort: Cohort) -> Served:
-        got = cohort.run(self.describe)  # algorithm 2: a newcomer needs no training
+        got = cohort.run(self.describe)  # a newcomer needs no training
         return admitted(state.centers, cohort, got, self.away(state, cohort, got).argmin(dim=1))
 
     def cost(self, task: Task) -> tuple[int, int]:

@@ -130,7 +130,7 @@ COSTS: dict[str, Cost] = {
         "4*(K + 1)*P",
         "4*P + 4*K + 4",
         "m*P + 200*m*K**2",
-        "8*K*P + 9*N",
+        "8*K*P + 16*N",
         when="until clusters are stable; then as FedAvg",
     ),
     "fedgwc": Cost(

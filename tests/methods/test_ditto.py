@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from clusterfl import keys
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Serial, Stacked
 from clusterfl.loop import Simulation
+from clusterfl.method import Single
 from clusterfl.methods import Ditto, FedAvg, Local
 from clusterfl.models import build_model
 from clusterfl.parts.aggregate import Median
@@ -17,11 +19,40 @@ from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import check_method, check_same
 from clusterfl.testing.small import play, small_population, small_task
+from clusterfl.tree import row, stack
 
+from . import golden
 from .points import TARGETS, TRUTH, point_task, points
 from .small import LOCAL
 
 STEP = SGD(lr=0.25, batch=8)  # one step a round, on all eight samples of a client
+
+# `Server.train` of litian96/ditto, flearn/trainers_MTL/ditto.py, with lam = .7 and a learner in numpy (float64) in
+# place of TensorFlow's, on the problem of golden.py with two clients, twice: the global model, then the clients' own
+AUTHORS = (
+    [[-0.028702, 0.025971, -0.058514, -0.127227, 0.014122, 0.068275, -0.382323, 0.752677, 0.254736, -0.367821,
+      -0.012317, -0.495365, -0.298296, -0.116824, -0.124756],
+     [0.214016, 0.084066, 0.213682, 0.137390, -0.213061, 0.140795, -0.054213, 0.705260, 0.239200, -0.498436,
+      -0.612624, -0.712565, -0.215595, -0.243563, -0.080718],
+     [-0.424879, -0.004223, -0.070847, -0.361008, 0.149066, 0.004774, -0.617887, 0.767066, 0.515968, -0.274126,
+      0.235579, -0.275973, -0.343539, -0.086960, -0.109377]],
+    [[0.154987, -0.000729, -0.260327, -0.123784, 0.023283, 0.080115, -0.493200, 0.726478, 0.061885, -0.352961,
+      0.300372, -0.472610, -0.312171, -0.078360, -0.149344],
+     [0.399725, 0.036331, -0.097288, 0.126050, -0.172312, 0.138541, -0.134718, 0.714767, 0.012743, -0.448447,
+      -0.221148, -0.710733, -0.249047, -0.182737, -0.108092],
+     [-0.231512, -0.030395, -0.211950, -0.321246, 0.188415, 0.023076, -0.669146, 0.781854, 0.283253, -0.266257,
+      0.427942, -0.330524, -0.374968, -0.041203, -0.123704]],
+)  # fmt: skip
+
+
+def test_two_rounds_are_those_of_the_authors_code() -> None:
+    engine, method = golden.engine(golden.TWO), Ditto(golden.STEPS, lam=0.7, weights="uniform")
+    state = Single(row(golden.models(1), 0))
+    for r in (0, 1):
+        state = method.round(state, engine.cohort(torch.arange(2), keys.key(r), r))
+        own = [{n: engine.states()[i][f"own/{n}"] for n in state.theta} for i in range(2)]
+        found = golden.numbers(stack([state.theta, *own]))
+        np.testing.assert_allclose(found, AUTHORS[r], atol=2e-6)
 
 
 def test_two_rounds_by_hand() -> None:

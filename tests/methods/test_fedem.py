@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from clusterfl import keys
+from clusterfl.client import Client, Shard
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Serial, Stacked
 from clusterfl.errors import ConfigError
 from clusterfl.evaluate.served import evaluate, personal_models
 from clusterfl.loop import Simulation
-from clusterfl.method import NotDefined
+from clusterfl.method import Clusters, NotDefined
 from clusterfl.methods import AWCFL, MCFL, FedAvg, FedEM, FedRC
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
+from clusterfl.parts.mixture import e_step, sample_losses
 from clusterfl.record import Schedule
 from clusterfl.runs.admission import admit
 from clusterfl.task import Task
@@ -25,9 +28,42 @@ from clusterfl.testing import check_same
 from clusterfl.testing.small import play, small_population, small_task
 from clusterfl.tree import row
 
+from . import golden
 from .small import LOCAL
 
 IDS = torch.arange(12)
+# `CentralizedAggregator.mix` over `MixtureClient`s of omarfoq/FedEM on the problem of golden.py, two clients, twice:
+# shares of the clients and the two models after each round; responsibilities of client 0 in the first
+AUTHORS_Q = [
+    [0.083122, 0.631565, 0.128413, 0.163577, 0.747224, 0.348379],
+    [0.916878, 0.368435, 0.871587, 0.836423, 0.252776, 0.651621],
+]
+AUTHORS_PI = ([[0.350380, 0.649620], [0.599814, 0.400186]], [[0.212472, 0.787528], [0.695772, 0.304228]])
+AUTHORS_MODELS = (
+    [[-0.411410, 0.049420, -0.007380, -0.377820, 0.029303, 0.075361, -0.364649, 0.784450, 0.622262, -0.398357,
+      -0.081126, -0.276546, -0.264355, -0.136524, -0.138997],
+     [0.334818, -0.651917, 0.877048, 0.451435, 0.474250, -0.377944, 0.087318, 0.086835, -0.581801, 0.746438,
+      0.403321, -0.639374, -0.214863, -0.022544, 0.080690]],
+    [[-0.421473, 0.023803, -0.146586, -0.436336, 0.149667, 0.066301, -0.512377, 0.831105, 0.511962, -0.363680,
+      0.205809, -0.264685, -0.327540, -0.060661, -0.151676],
+     [0.425080, -0.645438, 0.734913, 0.458284, 0.470085, -0.379769, 0.057526, 0.095763, -0.667899, 0.741783,
+      0.575249, -0.655149, -0.272221, 0.020585, 0.094918]],
+)  # fmt: skip
+
+
+def test_two_rounds_are_those_of_the_authors_code() -> None:
+    engine, method = golden.engine(golden.TWO), FedEM(k=2, local=golden.STEPS)
+    state = Clusters(golden.models(2), torch.zeros(2, dtype=torch.int64))
+    x, y = golden.population(golden.TWO).train.of(0)
+    shard = Shard(x, y, torch.arange(6), 6)
+    me = Client(engine.task, shard, shard, keys.key(0), smallest=6)
+    q = e_step(torch.full((2,), 0.5), sample_losses(me, state.centers))
+    torch.testing.assert_close(q, torch.tensor(AUTHORS_Q), atol=2e-6, rtol=0.0)
+    for r in (0, 1):
+        state = method.round(state, engine.cohort(torch.arange(2), keys.key(r), r))
+        pi = torch.stack([engine.states()[i]["pi"] for i in range(2)])
+        torch.testing.assert_close(pi, torch.tensor(AUTHORS_PI[r]), atol=2e-6, rtol=0.0)
+        np.testing.assert_allclose(golden.numbers(state.centers), AUTHORS_MODELS[r], atol=2e-6)
 
 
 @pytest.mark.parametrize("cls", [FedEM, FedRC])

@@ -12,10 +12,12 @@ from sklearn.preprocessing import MinMaxScaler
 from clusterfl import keys
 from clusterfl.client import Client, Shard
 from clusterfl.data import DataConfig, build
+from clusterfl.data.population import Population
+from clusterfl.data.shards import Shards
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Simulation
-from clusterfl.methods import FLUX, FedAvg
-from clusterfl.methods.flux import POINTS, TOP, by_density, knee, projection, rescaled
+from clusterfl.methods import FLUX, FedAvg, flux
+from clusterfl.methods.flux import POINTS, TOP, by_density, farthest, first_peak, projection, rescaled
 from clusterfl.metrics import clustering
 from clusterfl.models import build_model
 from clusterfl.parts.local import SGD
@@ -23,18 +25,79 @@ from clusterfl.record import Schedule
 from clusterfl.task import Task
 from clusterfl.testing import check_same
 from clusterfl.testing.small import play, small_population, small_task
+from clusterfl.tree import row
 
+from . import golden
 from .small import LOCAL
 
 QUICK = {"least_rounds": 2, "flat": 1.0, "local": LOCAL}  # grouped after two rounds
 
 
+# `ModelEvaluator.extract_descriptors` of dariofenoglio98/FLUX, public/models.py, with 3 classes and 3 numbers, on
+# clients 0 and 1 of golden.py whose features are their inputs; client 1 keeps one sample of class 0 and all of class 1
+DESCRIBED = (
+    [-0.464568, -1.686079, -0.385281, 0.994947, 2.034619, 0.880709, 0.389022, 0.132419, -1.209600, -0.138859, -0.788324,
+     -0.577524, -1.643867, -4.402331, 0.631281, 0.588597, 0.480133, 0.409490, 0.549725, 0.825426, 0.500614, 0.309298,
+     0.127447, 0.398485],
+    [-0.181332, -2.631075, -0.120456, 0.675301, 1.876452, 1.453726, -1.0, -1.0, -1.0, 0.207300, -1.808305, -0.683742,
+     -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, 0.062485, 1.409597, 1.244424, -1.0, -1.0, -1.0],
+)  # fmt: skip
+# and, of flux/server.py, `client_descr_scaling.scale` of the six clients (client 1's), the nearest distances, that
+# which kneed 0.9.0 calls their knee, and the groups of `SaveModelStrategy.aggregate_fit`
+SCALED = [
+    0.793523, 0.020661, 0.812729, 0.0, 0.883642, 0.572659, 0.538630, 0.538630, 0.538630, 1.0, 0.262652, 0.674039,
+    0.565280, 0.565280, 0.565280, 0.0, 0.0, 0.0, 0.0, 1.0, 0.877388, 0.0, 0.0, 0.0,
+]  # fmt: skip
+NEAREST, KNEE = [1.032937, 1.032937, 1.053521, 1.053521, 1.256872, 1.952430], 1.053521
+GROUPS = [0, 2, 3, 1, 0, 1]
+
+
+def golden_clients() -> Population:
+    """The six clients of golden.py; of client 1 one sample of class 0 and all of class 1."""
+    pool = golden.population(golden.SIX).train
+    parts = [pool.of(i) for i in range(6)]
+    x, y = parts[1]
+    keep = (y == 1) | (torch.arange(len(y)) == int((y == 0).nonzero()[0]))
+    shards = Shards.from_parts([parts[0], (x[keep], y[keep]), *parts[2:]])
+    return Population(shards, shards, 6, golden.CLASSES)
+
+
+def test_groups_are_those_of_the_authors_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the authors' random points, for ours come from keys."""
+    pca = PCA(3).fit(np.random.RandomState(1).uniform(0, TOP, size=(POINTS, golden.WIDTH)))
+    theirs = torch.from_numpy(pca.mean_).float(), torch.from_numpy(pca.components_.T.copy()).float()
+    monkeypatch.setattr(flux, "projection", lambda width, dim: theirs)
+    cohort = Serial(golden.task(), golden_clients()).cohort(torch.arange(6), keys.key(0))
+    found = cohort.run(FLUX(dim=3).describe, {"theta": row(golden.models(1), 0)})["moments"]
+    np.testing.assert_allclose(found[:2].flatten(1), DESCRIBED, atol=2e-6)
+    scaled = rescaled(found, torch.stack([found.amin(dim=(0, 2)), found.amax(dim=(0, 2))]).unsqueeze(2)).flatten(1)
+    np.testing.assert_allclose(scaled[1], SCALED, atol=2e-6)
+    nearest = torch.cdist(scaled, scaled).fill_diagonal_(torch.inf).amin(dim=1).sort().values
+    np.testing.assert_allclose(nearest, NEAREST, atol=1e-5)
+    assert first_peak(nearest) == pytest.approx(KNEE, abs=1e-5)
+    assert by_density(scaled, 1.0, "kneed").tolist() == GROUPS
+
+
+def test_knees_are_those_of_kneed() -> None:
+    """kneed 0.9.0, KneeLocator(curve="convex", direction="increasing"); without a knee it has None."""
+    found = (
+        ([0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 2.0, 2.1, 2.2, 3.0], 2.2),
+        ([1.0, 1.05, 1.1, 1.2, 1.25, 1.9, 2.0, 2.6, 2.65, 4.0], 1.25),
+    )
+    assert farthest(torch.tensor(found[0][0])) == pytest.approx(0.35)  # the two differ
+    for values, at in found:
+        assert first_peak(torch.tensor(values)) == pytest.approx(at)
+    for values in ([0.0, 1.0, 1.2, 3.0], [0.0, 0.5, 0.8, 1.0]):
+        assert first_peak(torch.tensor(values)) == values[-1]
+
+
 def test_knee_by_hand() -> None:
-    """Below the line from (0, 0) to (1, 1) by .25 - .1, .5 - .2 and .75 - .3."""
-    assert knee(torch.tensor([0.0, 0.1, 0.2, 0.3, 1.0])) == pytest.approx(0.3)
-    assert knee(torch.tensor([1.0, 1.1, 1.2, 5.0, 9.0])) == pytest.approx(1.2)
-    assert knee(torch.tensor([1.0, 2.0, 3.0])) == 3.0  # straight: no knee
-    assert knee(torch.tensor([2.0, 2.0, 2.0])) == 2.0
+    """Below the line from (0, 0) to (1, 1) by .25 - .1, .5 - .2 and .75 - .3: that falls by .45, more than 1/4."""
+    for knee in (farthest, first_peak):
+        assert knee(torch.tensor([0.0, 0.1, 0.2, 0.3, 1.0])) == pytest.approx(0.3)
+        assert knee(torch.tensor([1.0, 1.1, 1.2, 5.0, 9.0])) == pytest.approx(1.2)
+        assert knee(torch.tensor([1.0, 2.0, 3.0])) == 3.0  # straight: no knee
+        assert knee(torch.tensor([2.0, 2.0, 2.0])) == 2.0
 
 
 def test_two_neighbours_make_a_group_and_a_lone_point_one_of_its_own() -> None:
@@ -85,7 +148,7 @@ def test_groups_are_those_of_the_authors_pipeline() -> None:
     )
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
     nearest = np.sort(np.sort(np.linalg.norm(theirs[:, None] - theirs[None], axis=2), axis=1)[:, 1])
-    labels = DBSCAN(eps=knee(torch.from_numpy(nearest)) * 1.0001, min_samples=2).fit_predict(theirs)
+    labels = DBSCAN(eps=farthest(torch.from_numpy(nearest)) * 1.0001, min_samples=2).fit_predict(theirs)
     extra = labels.max()
     for i in range(10):
         if labels[i] == -1:
@@ -134,6 +197,6 @@ def test_late_clients_and_newcomers_are_placed() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for options in ({"flat": -1.0}, {"least_rounds": 0}, {"dim": 0}, {"reach": 0.0}):
+    for options in ({"flat": -1.0}, {"least_rounds": 0}, {"dim": 0}, {"reach": 0.0}, {"knee": "x"}):
         with pytest.raises(ValueError, match=next(iter(options))):
             FLUX(**options)  # type: ignore[arg-type]
