@@ -33,7 +33,10 @@ Array = npt.NDArray[Any]
 
 
 def hold_out(rows: list[Tensor], share: float) -> tuple[list[Tensor], list[Tensor]]:
-    """Each client's rows (in random order already) in a train and a test part, neither of them empty."""
+    """Each client's rows (in random order already) in a train and a test part, neither of them empty, or all in the
+    first where nothing is held out."""
+    if not share:
+        return rows, [r[:0] for r in rows]
     cuts = [min(max(round(share * len(r)), 1), len(r) - 1) for r in rows]
     return [r[c:] for r, c in zip(rows, cuts, strict=True)], [r[:c] for r, c in zip(rows, cuts, strict=True)]
 
@@ -207,7 +210,7 @@ def build(
         shift_of, group = np.unique(split.cluster, return_inverse=True)
         test = _balanced_tests(config, source, shift_of.tolist(), key)
     elif test is None:
-        rows, test = hold_out(rows, config.test_fraction)
+        rows, test = hold_out(rows, config.test_fraction if labelled else 0.0)  # without labels nothing is measured
         if source.own:
             rows, test = ([r.sort().values for r in side] for side in (rows, test))
         x_test, y_test = x, y
