@@ -32,7 +32,7 @@ OPEN = ("digits", "mnist", "fashion_mnist")  # settings may be chosen here
 HELD_OUT = ("emnist_letters", "svhn", "cifar10")  # and are only measured here
 SAMPLES = {"digits": 60}  # of a client; 200 elsewhere
 ROUNDS, CLIENTS = 20, 32
-FIRST_CUT = {"name": "cfl", "start_round": 5}  # by default CFL's first cut comes after the last of these rounds
+FIRST_CUT = {"name": "cfl", "start_round": 5}  # whatever the default is by then: rows of one version are alike
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,12 @@ class World:
     @property
     def held_out(self) -> bool:
         return self.dataset not in OPEN
+
+    @property
+    def groups(self) -> int:
+        """How many there are in truth; 1 where there are none, or none that are known."""
+        found: int = self.table(0)["data"].get("clusters", 1)
+        return found
 
     def table(self, seed: int) -> dict[str, Any]:
         """The config's table, but for the method."""

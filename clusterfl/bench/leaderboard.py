@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterfl.bench.grid import HELD_OUT, OPEN, ORACLE, SKEWS, VERSION, Entry, worlds
+from clusterfl.bench.grid import HELD_OUT, OPEN, ORACLE, SKEWS, VERSION, Entry, World, worlds
+from clusterfl.methods import METHODS
 from clusterfl.runs.files import write_whole
 from clusterfl.runs.statistics import standing
 
@@ -26,12 +27,14 @@ K are told the true one (4 where there are no groups); `kin`, CFL (and AWCFL and
 find it themselves. **oracle** is FedAvg inside the true groups, without a personal step; its ARI is that of every
 client placed by what the *true* groups say before training, itself left out: about the best that can be known then.
 `kin`, `feddsmic` and the personalising methods (`local`, `fedper`, `ditto`, `fedfomo`, `fedavg-ft`, `per-fedavg`)
-answer with models of their clients' own. CFL, and AWCFL and MCFL around it, may cut from round 5 on; all else is every
-method's default. Only worlds and seeds that nearly all methods of a part ran are counted. Accuracy in per cent, mean
-over clients, then over worlds and seeds; *rank* is the mean rank by accuracy of the methods that ran them all (oracle
-left out); *near best* the share of worlds in which a method is the best or cannot be told from it (paired t-test over
-clients and seeds, Holm's correction, level 0.05; oracle left out); *ARI* over worlds with groups; *one* is the share of
-worlds without groups in which one cluster was found; *seconds* are of processor time, one thread.
+answer with models of their clients' own. All else is every method's default (CFL, and AWCFL and MCFL around it, may
+cut from round 5 on). Only worlds and seeds that nearly all methods of a part ran are counted. Accuracy in per cent,
+mean over clients, then over worlds and seeds; *rank* is the mean rank by accuracy of the methods that ran them all
+(oracle left out); *near best* the share of worlds in which a method is the best or cannot be told from it (paired
+t-test over clients and seeds, Holm's correction, level 0.05; oracle left out); *ARI* and *K found*, the mean number of
+clusters beside that of true groups, over worlds with groups; *one* is the share of worlds without groups in which one
+cluster was found; *seconds* are of processor time, one thread; *runs* are the rows that count, *seeds* how many seeds
+a method has rows of in this part, if only in some of its worlds.
 """
 
 
@@ -84,7 +87,7 @@ def page(rows: Sequence[Row]) -> str:
             for d, count in sorted(cells.items())
         )
         told = f"Worlds and seeds that count: {where}; seeds {_seeds(mine)}."
-        parts.append(f"## {title}\n{told}\n\n{_overall(mine)}\n{goals(ran)}")
+        parts.append(f"## {title}\n{told}{_absent(ran)}\n\n{_overall(mine, ran)}\n{goals(ran)}")
         parts.append(f"### ARI by label skew\n{_by_skew(mine)}\n")
         parts.append(f"### ARI by world\n{_by_world(mine, 'ari', 1.0)}\n")
         parts.append(f"### Accuracy by world\n{_by_world(mine, 'accuracy', 100.0)}\n")
@@ -221,7 +224,24 @@ def _listed(found: Sequence[tuple[str, str, str]]) -> str:
     return "; ".join(", ".join(world) for world in found) or "none"
 
 
-def _overall(rows: Sequence[Row]) -> str:
+def _absent(ran: Sequence[Row]) -> str:
+    """Who has no row in a part."""
+    missing = [f"`{name}`" for name in sorted({*METHODS, ORACLE} - {row["method"] for row in ran})]
+    return f" Without a row in this part: {', '.join(missing)}." if missing else ""
+
+
+def found_of_true(rows: Sequence[Row]) -> str:
+    """Mean number of clusters beside the mean number of groups, over worlds that have some: ``3.5 of 4.0``."""
+    pairs = [(row["clusters"], World(*world_of(row)).groups) for row in rows if row["clusters"] is not None]
+    planted = [(found, true) for found, true in pairs if true > 1]
+    if not planted:
+        return "-"
+    found, true = (statistics.fmean(values) for values in zip(*planted, strict=True))
+    return f"{found:.1f} of {true:.1f}"
+
+
+def _overall(rows: Sequence[Row], ran: Sequence[Row]) -> str:
+    """``ran`` are all rows of the part, of which ``rows`` count."""
     place, near = ranks(rows), near_best(rows)
     lines = []
     for method in {row["method"] for row in rows}:
@@ -234,10 +254,12 @@ def _overall(rows: Sequence[Row]) -> str:
         accuracy, worst = (_mean(row[name] * 100 for row in mine) for name in ("accuracy", "worst5"))
         seconds = _mean(row["seconds"] for row in mine)
         cells = [method, _shown(place.get(method), 1), _shown(near.get(method)), _shown(accuracy), _shown(worst)]
-        cells += [_shown(ari), _shown(one), _shown(mb, 1), _shown(seconds, 1), str(len(mine))]
+        seeds = {row["seed"] for row in ran if row["method"] == method}
+        cells += [_shown(ari), found_of_true(mine), _shown(one), _shown(mb, 1), _shown(seconds, 1)]
+        cells += [str(len(mine)), str(len(seeds))]
         lines.append((place.get(method, 99.0), cells))
-    head = ["method", "rank", "near best", "accuracy", "worst 5", "ARI", "one", "MB", "seconds", "runs"]
-    return _markdown(head, [cells for _, cells in sorted(lines)])
+    head = ["method", "rank", "near best", "accuracy", "worst 5", "ARI", "K found", "one", "MB", "seconds"]
+    return _markdown([*head, "runs", "seeds"], [cells for _, cells in sorted(lines)])
 
 
 def _by_skew(rows: Sequence[Row]) -> str:

@@ -38,6 +38,9 @@ def benchmark(
         Path, typer.Option("--dir", metavar="DIR", help="Where results live (default: the checkout's).")
     ] = Path("experiments/benchmark"),
     page_file: Annotated[Path, typer.Option("--page", metavar="FILE", help="The page.")] = Path("docs/leaderboard.md"),
+    again: Annotated[
+        bool, typer.Option("--again", help="Also run anew what is there; a row is replaced once its run is done.")
+    ] = False,
     page_only: Annotated[bool, typer.Option("--page-only", help="Write the page from results; run nothing.")] = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
@@ -46,12 +49,14 @@ def benchmark(
     """Run methods on the fixed grid v1 and rewrite the leaderboard.
 
     A row (method, world, seed) that is there already is not run again, unless it failed; stop at any time and start
-    again. An author adds one method with --only NAME.
+    again. An author adds one method with --only NAME, and measures it anew with --again after a change to it: a row
+    whose new run fails stays as it was.
 
     \b
     Examples:
       clusterfl benchmark --datasets digits --jobs 2
       clusterfl benchmark --only kin,ifca,fedavg --datasets mnist,fashion_mnist --seeds 0-2
+      clusterfl benchmark --only kin --again
       clusterfl benchmark --page-only
     """
     set_logging(verbose, quiet=True)
@@ -71,22 +76,24 @@ def benchmark(
         choice("--datasets", name, (*grid.OPEN, *grid.HELD_OUT, "multi_source", "femnist"), "a dataset of the grid")
     if not page_only:
         with exclusive(folder):
-            rows = leaderboard.read(path)
-            there = {leaderboard.key_of_row(row) for row in rows if not row["error"]}
+            held = {leaderboard.key_of_row(row): row for row in leaderboard.read(path)}
+            there = {key for key, row in held.items() if not row["error"]}  # what failed is tried anew
             chosen = grid.entries(grid.worlds(names), asked, parse_seeds(seeds))
-            todo = [entry for entry in chosen if leaderboard.key_of(entry) not in there]
-            again = {leaderboard.key_of(entry) for entry in todo}  # what failed is tried anew
-            rows = [row for row in rows if leaderboard.key_of_row(row) not in again]
+            todo = [entry for entry in chosen if again or leaderboard.key_of(entry) not in there]
             try:
                 for done, row in enumerate(carried_out(todo, jobs, None if data_root is None else str(data_root)), 1):
-                    rows.append(row)
+                    key = leaderboard.key_of_row(row)
+                    stays = bool(row["error"]) and key in there
+                    if not stays:
+                        held[key] = row
                     if not quiet:
-                        typer.echo(f"{done} of {len(todo)}: {line(row)}", err=True)
+                        kept = "; the row that is there stays" if stays else ""
+                        typer.echo(f"{done} of {len(todo)}: {line(row)}{kept}", err=True)
                     if done % SAVE_EVERY == 0:
-                        leaderboard.write(path, rows)
+                        leaderboard.write(path, list(held.values()))
             finally:  # also of a run that is interrupted
-                if todo and rows:
-                    leaderboard.write(path, rows)
+                if todo and held:
+                    leaderboard.write(path, list(held.values()))
     rows = leaderboard.read(path)
     if not rows:
         raise ConfigError(f"{path} should hold results; run the benchmark first")

@@ -70,7 +70,7 @@ class CFL(Method[CFLState]):
     eps2: float = option(1.6, "the authors' value, used with relative = false")
     gap: float | None = option(0.4, "least separation of the two sides, else the cut is noise; unset: no such test")
     gamma: float | None = option(None, "the paper's bound on noise: sqrt((1 - largest cosine across) / 2) > gamma")
-    start_round: int = option(20, "rounds before the first cut")
+    start_round: int = option(5, "rounds before the first cut; in the authors' code 20")
     min_size: int = option(3, "clients of a cluster that may be cut")
     max_clusters: int | None = option(None, "no cut beyond as many clusters; unset: as many as there are cuts")
     linkage: Cut = option("single", "how a cluster is cut: single is the paper's optimum, complete the authors' code")

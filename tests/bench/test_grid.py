@@ -24,6 +24,7 @@ from clusterfl.bench.grid import (
 from clusterfl.bench.leaderboard import (
     below,
     common,
+    found_of_true,
     goals,
     key_of,
     key_of_row,
@@ -48,6 +49,7 @@ def test_every_world_is_a_config_for_every_method() -> None:
     for method in [*METHODS, ORACLE]:
         config = config_of(Entry(chosen[0], method, 3))
         assert config.seed == 3 and config.method.name == ("fedavg" if method == ORACLE else method)
+    assert [world.groups for world in chosen[::3]] == [4, 4, 4, 2, 4, 1, 4, 1]
     lonely = config_of(Entry(World("digits", "none", "IID"), "ifca", 0))
     assert lonely.method.k == 4 and lonely.data.resolved().clusters == 1  # type: ignore[attr-defined]
 
@@ -126,6 +128,47 @@ def test_rows_of_an_interrupted_benchmark_are_kept(tmp_path: Path, monkeypatch: 
         "benchmark", "--only", "fedavg,local", "--seeds", "0", "--dir", str(tmp_path), "--page", str(tmp_path / "p")
     )
     assert done.exit_code != 0 and {row["method"] for row in read(tmp_path / "v1.parquet")} == {"fedavg", "local"}
+
+
+def test_rows_are_measured_anew_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not asked for, was not reached or could not be run stays as it was."""
+
+    def three(todo: list[Entry], jobs: int, root: str | None) -> Iterator[dict[str, Any]]:
+        for entry, error in zip(todo[:3], ("", "", "DiskError: full"), strict=True):
+            yield {**ROW, "method": "fedavg", "skew": entry.world.skew, "accuracy": 0.9, "error": error}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterfl.commands.benchmark.carried_out", three)
+    monkeypatch.setattr("clusterfl.bench.grid.SHIFTS", {name: SHIFTS[name] for name in ("rotate", "none")})
+    old = [{**ROW, "method": m, "skew": skew, "accuracy": 0.5} for m in ("fedavg", "local") for skew in SKEWS]
+    beyond = {**ROW, "method": "fedavg", "scenario": "none", "accuracy": 0.5}
+    write(tmp_path / "v1.parquet", [*old, beyond])
+    page_file = str(tmp_path / "p.md")
+    args = ("benchmark", "--only", "fedavg", "--seeds", "0", "--again", "--dir", str(tmp_path), "--page", page_file)
+    done = call(*args)
+    assert done.exit_code != 0 and "DiskError: full; the row that is there stays" in done.output
+    found = {(r["method"], r["scenario"], r["skew"]): r["accuracy"] for r in read(tmp_path / "v1.parquet")}
+    assert len(found) == 7 and not any(r["error"] for r in read(tmp_path / "v1.parquet"))
+    assert [key for key, accuracy in found.items() if accuracy == 0.9] == [
+        ("fedavg", "rotate", "Dir .3"),
+        ("fedavg", "rotate", "IID"),
+    ]
+
+
+def test_the_page_says_how_many_clusters_were_found_and_who_has_no_row() -> None:
+    worlds_of = [{"scenario": "rotate"}, {"scenario": "one swap"}, {"scenario": "none"}]
+    rows = [{**ROW, **world, "method": m, "accuracy": 0.5} for world in worlds_of for m in ("cfl", "ifca", "local")]
+    rows = [{**row, "clusters": {"cfl": 1, "ifca": 3, "local": None}[row["method"]]} for row in rows]
+    rows.append({**rows[0], "seed": 1, "clusters": 9})  # which only CFL ran: it does not count
+    text = page(rows)
+    assert "| ARI | K found | one | MB | seconds | runs | seeds |" in text
+    assert "| 1.00 | 1.0 of 3.0 | 1.00 | 0.0 | 1.0 | 3 | 2 |" in text
+    assert "| 1.00 | 3.0 of 3.0 | 0.00 | 0.0 | 1.0 | 3 | 1 |" in text
+    assert "| - | - | - | 0.0 | 1.0 | 3 | 1 |" in text
+    (absent,) = [line for line in text.splitlines() if "Without a row in this part: " in line]
+    assert "`fcca`" in absent and "`cfl`" not in absent
+    writers = {**rows[0], "dataset": "femnist", "scenario": "natural writers", "clusters": 5}
+    assert found_of_true([writers]) == "-"  # nobody knows the truth
 
 
 def test_what_is_asked_of_kin_is_counted() -> None:

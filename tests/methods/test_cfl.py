@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import clusterfl
 from clusterfl import keys
 from clusterfl.cohort import Cohort
+from clusterfl.config import Config
 from clusterfl.data import DataConfig, build
 from clusterfl.engines import Flaky, Serial, Stacked
 from clusterfl.loop import Simulation
@@ -149,6 +151,15 @@ def test_planted_clusters_are_found_with_default_settings(shift: str) -> None:
     assert found.unseen_assign is not None and found.clusters_found == 4
     assert clustering(torch.cat([found.records[-1].assign, found.unseen_assign]), population.truth).ari == 1.0
     assert found.accuracy.mean > 0.9
+
+
+@pytest.mark.parametrize(("shift", "clusters"), [("rotate", 4), ("none", 1)])
+def test_clusters_are_found_before_long_local_training_hides_them(shift: str, clusters: int) -> None:
+    """With five local epochs one net learns all four rotations: after 20 rounds updates are too small to be cut."""
+    world = ["data.source=digits", "data.clients=24", f"data.clusters={clusters}", f"data.shift={shift}", "seed=5"]
+    more = ["model.name=mlp", "local.epochs=5", "rounds=22", "eval_every=22", "engine.name=stacked"]
+    found = clusterfl.run(Config.load(None, ["method.name=cfl", *world, *more]))
+    assert found.clusters is not None and found.clusters.ari == 1.0 and found.clusters_found == clusters
 
 
 def test_wrong_settings_say_so() -> None:
