@@ -208,8 +208,9 @@ def goals(rows: Sequence[Row]) -> str:
     ]
     return (
         f"Over all seeds that were run ({_seeds(mine)} of `kin`): its ARI is within {NEAR_ORACLE} of the oracle's, as "
-        f"means over the seeds that both ran, in {count - len(short)} of {count} worlds with groups; short: {_listed(short)}. It says "
-        f"one group in {sum(row['clusters'] == 1 for row in alone)} of {len(alone)} runs without groups. "
+        f"means over the seeds that both ran, in {count - len(short)} of {count} worlds with groups; "
+        f"short: {_listed(short)}. It says one group in {sum(row['clusters'] == 1 for row in alone)} of {len(alone)} "
+        "runs without groups. "
         f"FedAvg or Local is better by more than chance in {len(worse)} of "
         f"{len({world_of(row) for row in mine})} worlds: {_listed(worse)}. "
         f"It sends down as many bytes as FedAvg in {sum(alike)} of {len(alike)} runs.\n"
