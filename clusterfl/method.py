@@ -78,8 +78,10 @@ class Served:
         """The clusters of each client that may be in several, by its place."""
         if self.maybe is None:
             return {}
-        several = (self.maybe.sum(dim=1) > 1).nonzero().flatten().tolist()
-        return {i: self.maybe[i].nonzero().flatten().tolist() for i in several}
+        counts = self.maybe.sum(dim=1)
+        several = counts > 1
+        where = self.maybe[several].nonzero()[:, 1].split(counts[several].tolist())
+        return {i: some.tolist() for i, some in zip(several.nonzero().flatten().tolist(), where, strict=True)}
 
     @property
     def clusters(self) -> Tensor:
@@ -147,8 +149,12 @@ class Method(Procedures, ABC, Generic[S]):
         return next((found for base in self.bases() if (found := base.spent(inner)) is not None), None)
 
     def for_inputs(self) -> Method[S] | None:
-        """The method as it admits clients that have no labels; None where it cannot."""
-        return None
+        """The method as it admits clients that have no labels; None where it cannot.
+
+        One model for all is theirs whatever they hold.
+        """
+        trains = type(self).personalise is not Method.personalise
+        return None if self.clustered or trains else self
 
     def hyper(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ def choose_by_kin(config: Config, *, json: bool) -> None:
     from clusterfl.runs.groups import diagnose
     from clusterfl.runs.setup import prepare
 
-    setup = prepare(config)
+    setup = prepare(config, look=True)
     with setup.engine() as engine:
         assert isinstance(config.method, Kin)
         found = diagnose(engine, config.method, setup.key_of_a_look("groups"))

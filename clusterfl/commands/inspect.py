@@ -84,7 +84,7 @@ def show_groups(config: Path | None, set_: list[str], seed: int | None, data_roo
 
     chosen = Config.load(config, set_, seed=seed, data_root=data_root)
     method = chosen.method if isinstance(chosen.method, Kin) else Kin()
-    setup = prepare(chosen.model_copy(update={"method": method}))
+    setup = prepare(chosen.model_copy(update={"method": method}), look=True)
     with setup.engine() as engine:
         found = diagnose(engine, method, setup.key_of_a_look("groups")).json(setup.population)
     if json:

@@ -14,7 +14,7 @@ from clusterfl.data import user_tables
 from clusterfl.data.formats import npz_names, read_npz
 from clusterfl.data.labels import class_numbers, code_labels, finite, finite_numbers
 from clusterfl.data.source import Source, channels_first
-from clusterfl.errors import DataError, suggestion
+from clusterfl.errors import DataError, closest, suggestion
 from clusterfl.outside import is_outside, load_function
 
 Array = npt.NDArray[Any]
@@ -51,14 +51,20 @@ def load(name: str, root: Path, reading: Reading | None = None) -> Source:
     return load_table(place(name, root), reading)
 
 
-def lacks_labels(name: str, root: Path, label: str | None = None) -> bool:
-    """Whether clients of one's own data come without labels; refused where some have them and some do not."""
+def lacks_labels(name: str, root: Path, label: str | None = None, features: Sequence[str] = ()) -> bool:
+    """Whether clients of one's own data come without labels; refused where some have them and some do not, or where a
+    column that is none of the ``features`` looks like a misspelt one."""
     if is_function(name):
         found = [not isinstance(arrays, list | tuple) for arrays in returned(name).values()]
     elif name.startswith("folder:"):
         found = [not {"y", "y_train"} & {*npz_names(file)} for file in files_in(place(name, root))]
     else:
-        found = [(label or "label") not in user_tables.read_columns(place(name, root))]
+        column, columns = label or "label", [*user_tables.read_columns(place(name, root))]
+        found = [column not in columns]
+        if found[0] and (near := closest(column, sorted({*columns} - {*features}), cutoff=0.75)):
+            raise DataError(
+                f"{name!r} has no column {column!r}, but {near!r}: rename it, or leave it out if it is none"
+            )
     if len(set(found)) > 1:
         raise DataError(f"{name!r} should have labels for all clients or for none")
     return found[0]
@@ -121,9 +127,12 @@ def call_function(reference: str, reading: Reading) -> Source:
     clients: dict[str, tuple[Array, ...]] = {}
     for name, arrays in returned(reference).items():
         if not reading.labelled:
-            clients[str(name)] = without_labels(np.asarray(arrays))
+            x = np.asarray(arrays)
+            if x.ndim < 2 or x.dtype == object:
+                raise DataError(f"{reference!r} should return an array of samples, or (x, y), for client {str(name)!r}")
+            clients[str(name)] = without_labels(x)
             continue
-        if not isinstance(arrays, list | tuple) or len(arrays) not in (2, 4):
+        if not isinstance(arrays, list | tuple) or len(arrays) not in (2, 4) or not all(map(np.ndim, arrays)):
             raise DataError(
                 f"{reference!r} should return (x, y) or (x_train, y_train, x_test, y_test) for client {str(name)!r}"
             )

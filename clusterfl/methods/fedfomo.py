@@ -114,6 +114,9 @@ class FedFomo(Method[Federation]):
     def serve(self, state: Federation, ids: Tensor) -> Served:
         return Served(state.models, ids)
 
+    def for_inputs(self) -> None:
+        """Newcomers weigh models by their losses."""
+
     def admit(self, state: Federation, cohort: Cohort) -> Served:
         """A newcomer is at the mean of all models, gets M - 1 at random, mixes and trains for one round."""
         known = state.seen.nonzero().flatten() if bool(state.seen.any()) else torch.arange(len(state.seen))

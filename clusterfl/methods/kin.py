@@ -264,7 +264,8 @@ class Kin(Method[KinState]):
         return replace(after, centers=centers, trial=put(after.trial, home, torch.tensor(-1)))
 
     def serve(self, state: KinState, ids: Tensor) -> Served:
-        return self.served(state, state.assign[ids], state.maybe[ids])
+        served = self.served(state, state.assign[ids], state.maybe[ids])
+        return replace(served, maybe=state.maybe[ids] & state.known[ids].unsqueeze(1))  # of others nothing is known
 
     def served(self, state: KinState, assign: Tensor, maybe: Tensor) -> Served:
         """Models of groups, and the means of groups for those that may be in several."""

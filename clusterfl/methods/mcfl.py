@@ -177,7 +177,7 @@ class MCFL(Method[MCFLState]):
     @on_client(theta=Kept())
     def personalise(self, me: Client, theta: Tree, **shared: Any) -> dict[str, Payload]:
         centers, means = shared.pop("centers"), shared.pop("means")
-        mu = self.mean(me, me.test)  # inputs alone: no label is looked at
+        mu = self.mean(me, me.test if me.test.length else me.train)  # inputs alone: no label is looked at
         k = self.distance(mu, means, mu.dim()).argmin()
         return dict(self.base.personalise(me, pick(centers, k), **shared))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict
+import hashlib
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ from safetensors.torch import save_file
 from torch import nn
 
 from clusterfl import keys
+from clusterfl.cohort import Spent
 from clusterfl.config import Config
 from clusterfl.data.population import Population
 from clusterfl.engines.wrappers.attack import AttackConfig
+from clusterfl.engines.wrappers.charges import Charge
 from clusterfl.errors import ConfigError
 from clusterfl.evaluate.served import evaluate, personal_models
 from clusterfl.method import Method, NotDefined
+from clusterfl.parts.gaussian import epsilon_of, multiplier
 from clusterfl.runs.checkpoint import newest_snapshot
 from clusterfl.runs.data_card import read_data_card
 from clusterfl.runs.folder import exclusive
-from clusterfl.runs.ledger import charge_to
+from clusterfl.runs.ledger import LedgerFile, charge_to
 from clusterfl.runs.model_files import file_name
 from clusterfl.runs.newcomers import newcomers
 from clusterfl.runs.setup import naming_clients, prepare
@@ -58,12 +62,16 @@ def admit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming_clients(population))
         engine = stack.enter_context(prepare(config, population, task, start=False).engine())
-        if config.privacy.on:  # newcomers of other data are other clients, whose numbers begin at 0 again
+        own, others = method.spent(), data is not None
+        if config.privacy.on or (own is not None and others):
             stack.enter_context(exclusive(folder))
-        ledger = folder / ("privacy.log" if data is None else "privacy-admitted.log")
+        # newcomers of other data are other clients, whose numbers begin at 0 again, and their noise is other noise
+        ledger = folder / ("privacy-admitted.log" if others else "privacy.log")
         key = charge_to(engine, ledger, keys.fold_in(root, "admit"))
-        if data is not None and method.spent() is not None:  # noise of the method's own: other data, other noise
+        if others and (config.privacy.on or own is not None):
             key = keys.fold_in(key, population.digest)
+        if others and own is not None:
+            own = charged_by_name(folder / "privacy-own.log", population, own)
         cohort = engine.cohort(ids, key, snapshot.round)
         try:
             served = method.admit(snapshot.state, cohort)
@@ -78,7 +86,7 @@ def admit(
                 for j, i in enumerate(some.tolist()):
                     tree = {n: t.contiguous() for n, t in row(models, j).items()}
                     save_file(tree, Path(out) / f"{file_name(population.names[i])}.safetensors")
-        spent = engine.spent() or method.spent()
+        spent = engine.spent() or own
     metric = engine.task.metric
     values = [] if scores is None else scores.of(metric.name).tolist()
     known = {} if scores is None else {j: v for j, v in enumerate(values) if scores.samples[j] > 0}
@@ -108,6 +116,18 @@ def admit(
 UNLABELLED = "these clients have no labels: they are placed by their inputs alone, and nothing is measured"
 
 
+def charged_by_name(path: Path, population: Population, once: Spent) -> Spent:
+    """What noise of the method's own has cost those of these clients that were admitted most often, each time among
+    other data: the same ones again get the same noise, which is no second release."""
+    ledger = LedgerFile.open(path)
+    numbers = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) for name in population.names]
+    if population.digest not in ledger.charged:
+        ledger.charge(Charge(population.digest, numbers, 1, []))
+    times = max(ledger.releases[number] for number in numbers)
+    noise = multiplier(once.epsilon, once.delta)
+    return replace(once, epsilon=epsilon_of(noise, once.delta, times), uploads=times)
+
+
 def admitting(method: Method[Any], labelled: bool) -> Method[Any]:
     """The method, as it admits clients that have labels or none."""
     if labelled:
@@ -116,6 +136,6 @@ def admitting(method: Method[Any], labelled: bool) -> Method[Any]:
     if found is None:
         raise ConfigError(
             f"data should have labels for method={method.name!r}, which cannot place clients by their inputs alone; "
-            "kin, flux and mcfl can"
+            "kin, flux, mcfl and methods with one model for all can"
         )
     return found

@@ -46,7 +46,9 @@ def newcomers(config: Config, data: str | Population | None, card: dict[str, Any
         if not is_own(data):
             raise ConfigError(f"data={data!r} should be folder:PATH, table:PATH or FILE.py:FUNCTION")
         with naming("data"):
-            labelled = card is None or not lacks_labels(data, data_root(config.data.root), config.data.label_column)
+            features = () if card is None else columns_behind(card["feature_names"] or (), categories_of(card))
+            where, column = data_root(config.data.root), config.data.label_column
+            labelled = card is None or not lacks_labels(data, where, column, features)
         population = read_newcomers(config, data, card, labelled=labelled)
     if card is not None:
         check_alike(population, card)
@@ -67,11 +69,16 @@ def check_alike(population: Population, card: dict[str, Any]) -> None:
         )
 
 
+def categories_of(card: dict[str, Any] | None) -> dict[str, tuple[str, ...]]:
+    """The words of the run's columns of words."""
+    return {name: tuple(words) for name, words in (card or {}).get("categories", {}).items()}
+
+
 def read_newcomers(config: Config, data: str, card: dict[str, Any] | None, *, labelled: bool = True) -> Population:
-    """A folder or table of new clients."""
+    """A folder or table of new clients: all that they hold, however the run's own clients were cut."""
     table = data.startswith("table:")
     features = card["feature_names"] if table and card is not None else None
-    categories = {name: tuple(words) for name, words in (card or {}).get("categories", {}).items()}
+    categories = categories_of(card)
     natural = replace(
         config.data,
         source=data,
@@ -79,6 +86,10 @@ def read_newcomers(config: Config, data: str, card: dict[str, Any] | None, *, la
         shift="none",
         clients=0,
         unseen=0,
+        samples=None,
+        min_samples=None,
+        sizes="equal",
+        alpha=None,
         test="own",
         indicators=0,
         drift_round=None,

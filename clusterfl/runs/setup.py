@@ -142,10 +142,12 @@ def prepare(
     far: Far | None = None,
     *,
     start: bool = True,
+    look: bool = False,
 ) -> Setup:
     """Loads and splits data, builds the model and decides which engine is fastest, each unless it is given.
 
-    ``start`` says that a run is to start with these clients, and not that a few join one that has ended.
+    ``start`` says that a run is to start with these clients, and not that a few join one that has ended; ``look`` that
+    they are asked about their data and train nothing.
     """
     if population is None:
         population = config.population()
@@ -154,7 +156,8 @@ def prepare(
         check_k(config.method, population.clients)
         say_if_late(config)
     check_sampling(config)
-    check_unit(config)
+    if not look:
+        check_unit(config)
     if task is None:
         with naming("model"):
             params = config.model.params

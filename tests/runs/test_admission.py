@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from sklearn.datasets import load_digits
 
 import clusterfl
 from clusterfl import keys
+from clusterfl.commands.admit import line
+from clusterfl.commands.run import unsure
 from clusterfl.config import Config
 from clusterfl.errors import ConfigError, DataError
-from clusterfl.methods import Kin
+from clusterfl.methods import Kin, RobustTKM
 from clusterfl.models import build_model
 from clusterfl.runs.admission import admit
 from clusterfl.runs.checkpoint import CheckpointError, newest_snapshot
@@ -26,6 +29,7 @@ from clusterfl.runs.ledger import LedgerFile, charge_to
 from clusterfl.task import Task
 from tests.engines.wrappers.exchanges import private
 from tests.hospitals import NAMES, hospital_run, hospital_table
+from tests.methods.small import small_method
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +205,69 @@ def test_other_newcomers_draw_other_noise_and_the_same_ones_the_same(tmp_path: P
     assert seen[0] == seen[2] != seen[1]
 
 
+def folder_of(path: Path, **shades: int) -> str:
+    """Clients by name, each all of one shade."""
+    path.mkdir()
+    for name, shade in shades.items():
+        np.savez(path / f"{name}.npz", x=np.full((20, 1, 8, 8), shade, np.uint8), y=np.arange(20) % 10)
+    return f"folder:{path}"
+
+
+def test_a_client_that_is_admitted_among_others_again_is_charged_again(tmp_path: Path) -> None:
+    """Among other data it gets other noise: that is a further release of the same statistics."""
+    run = tmp_path / "r"
+    clusterfl.run(Config.load(None, [*OWN, "method.name=kin", "method.epsilon=30"]), out=run)
+    spent = [
+        admit(run, folder_of(tmp_path / f"{i}", **clients))["privacy"]
+        for i, clients in enumerate([{"a": 0}, {"a": 0, "b": 9}, {"c": 5}, {"a": 0, "c": 5}])
+    ]
+    assert [s["uploads"] for s in spent] == [1, 2, 1, 3]
+    assert spent[0]["epsilon"] == pytest.approx(30.0, abs=1e-6)
+    assert spent[0]["epsilon"] < spent[1]["epsilon"] < spent[3]["epsilon"]
+    again = admit(run, f"folder:{tmp_path / '1'}")["privacy"]
+    assert again["uploads"] == 3, "the same data gets the same noise, which is no release; a has had three by now"
+
+
+def test_copies_of_a_run_draw_other_noise_for_other_newcomers(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    private_run = [*OWN, "method.name=robust-tkm", "method.k=2", "privacy.clip=0.5", "privacy.noise_multiplier=4.0"]
+    clusterfl.run(Config.load(None, private_run), out=tmp_path / "r")
+    shutil.copytree(tmp_path / "r", tmp_path / "copy")
+    seen: list[int] = []
+    real = RobustTKM.admit
+
+    def admitted(self: RobustTKM, state: Any, cohort: Any) -> Any:
+        seen.append(int(cohort.key))
+        return real(self, state, cohort)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RobustTKM, "admit", admitted)
+        admit(tmp_path / "r", folder_of(tmp_path / "a", x=0))
+        admit(tmp_path / "copy", folder_of(tmp_path / "b", x=9))
+    assert len({*seen}) == 2
+
+
+def test_all_of_newcomers_data_is_used_however_the_runs_was_cut(tmp_path: Path) -> None:
+    run = hospital_run(tmp_path, "data.samples=20", "data.test_fraction=0.5")
+    hospital_table(["hospital-90"], rows=400, seed=3).to_csv(tmp_path / "new.csv", index=False)
+    assert admit(run, f"table:{tmp_path / 'new.csv'}")["clients"]["hospital-90"]["samples"] == 200
+
+
+def test_who_may_be_in_several_clusters_is_said() -> None:
+    assert unsure({}) == [] and unsure({"a": [0, 2]}) == ["may be in several clusters: a (0 or 2)"]
+    many = unsure({f"c{i}": [0, 1] for i in range(12)})[0]
+    assert many.endswith("c9 (0 or 1), … (12)")
+    row = {"cluster": 1, "either": [1, 2], "accuracy": None, "samples": 5, "true_cluster": None}
+    assert line("a", row) == "a   cluster 1 (may be 1 or 2)   accuracy -   samples 5"
+
+
+def test_clients_that_were_never_asked_are_not_said_to_be_in_several(tmp_path: Path) -> None:
+    few = ["rounds=1", "data.clients=12", "data.samples=40", "participation=0.25", "engine.name=serial"]
+    outcome = clusterfl.run(Config.load(None, [*few, "method.name=kin"]))
+    asked = outcome.state.known.nonzero().flatten().tolist()
+    assert len(asked) < 12 and not {*outcome.either} - {*asked}
+
+
 def unlabelled(folder: Path, kind: str) -> str:
     """The hospitals 90 and 91 of each kind, without labels, as a folder, a table or a function."""
     table = hospital_table(["hospital-90", "hospital-91"], seed=3).drop(columns="label")
@@ -231,6 +298,37 @@ def test_newcomers_without_labels_are_placed_by_their_inputs(kind: str, tmp_path
     assert {n: c["samples"] for n, c in got["clients"].items()} == dict(everyone), "nothing is held out"
     assert any("have no labels" in note for note in got["notes"])
     assert {p.stem for p in (tmp_path / "models").iterdir()} == set(got["clients"])
+
+
+@pytest.mark.parametrize(
+    "settings", [["method.name=mcfl"], ["method.name=flux"], ["method.name=fedavg"]], ids=lambda s: s[0]
+)
+def test_so_are_those_of_other_methods_that_can(settings: list[str], tmp_path: Path) -> None:
+    run = hospital_run(tmp_path, *settings)
+    got = admit(run, unlabelled(tmp_path, "table"), out=tmp_path / "models")
+    assert {p.stem for p in (tmp_path / "models").iterdir()} == set(got["clients"]) == {"hospital-90", "hospital-91"}
+
+
+@pytest.mark.parametrize("name", ["local", "fedfomo", "fedper", "cfl", "pacfl", "fedem"])
+def test_those_that_cannot_do_not_claim_it(name: str) -> None:
+    assert small_method(name).for_inputs() is None
+
+
+def test_a_misspelt_column_of_labels_is_not_taken_for_none(tmp_path: Path) -> None:
+    run = hospital_run(tmp_path, "method.name=kin")
+    table = hospital_table(["hospital-90"], seed=3).rename(columns={"label": "Label"})
+    table.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError, match="has no column 'label', but 'Label': rename it"):
+        admit(run, f"table:{tmp_path / 'new.csv'}")
+
+
+@pytest.mark.parametrize("value", ["None", "[1.0, 2.0]"])
+def test_a_function_of_newcomers_that_returns_no_samples_is_told_so(value: str, tmp_path: Path) -> None:
+    run = hospital_run(tmp_path, "method.name=kin")
+    file = tmp_path / f"returns_{len(value)}.py"  # modules are known by name
+    file.write_text(f"def new():\n    return {{'a': {value}}}\n")
+    with pytest.raises(DataError, match=r"should return (an array of samples, or )?\(x, y\)"):
+        admit(run, f"{file}:new")
 
 
 def test_methods_that_need_labels_say_so(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from clusterfl.task import Task
 from clusterfl.testing.compare import assert_close, assert_equal
 from clusterfl.testing.small import CLASSES, CLIENTS, play, small_population, small_task
 from clusterfl.tree import Tree
+from tests.commands.calls import call, words
 from tests.engines.wrappers.exchanges import ALONE, BOTH, BOTH_CHOOSING, IDS, PRIVACY, RULE, private
 from tests.methods.small import small_method
 
@@ -530,6 +531,12 @@ def test_before_a_run_it_is_one_sentence(settings: list[str], tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"privacy\.unit='sample' should be 'client' for method="):
         clusterfl.run(Config.load(None, small), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_look_trains_nothing_and_may_hide_samples() -> None:
+    few = ["data.clients=6", "data.clusters=2", "data.samples=30", "privacy.clip=1.0", "privacy.unit=sample"]
+    assert call("inspect", "--groups", *words(few)).exit_code == 0
+    assert call("choose-k", "--by", "kin", *words(few)).exit_code == 0
 
 
 def test_with_groups_that_need_not_pay_kin_hides_samples() -> None:
