@@ -89,7 +89,7 @@ def show_run(
     track: Sequence[str] = (),
 ) -> None:
     """Carries a run out in its folder and says what it found."""
-    from clusterfl.runs.folder import CONFIG, summary_of
+    from clusterfl.runs.folder import can_resume, summary_of
     from clusterfl.runs.progress import Progress, display
     from clusterfl.runs.run import run as carry_out
 
@@ -106,7 +106,7 @@ def show_run(
             carry_out(config, out=folder, resume=resume, force=force, callbacks=callbacks)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
-        if (folder / CONFIG).exists():
+        if can_resume(folder, config):
             typer.echo(f"go on with: clusterfl resume {folder}", err=True)
         raise typer.Exit(130) from None
     summary = summary_of(folder)

@@ -20,7 +20,7 @@ from clusterfl.engines.wrappers.charges import Charge, Ledger
 from clusterfl.engines.wrappers.privacy import Private
 from clusterfl.errors import DataError
 from clusterfl.keys import Key
-from clusterfl.runs.files import append, write_whole
+from clusterfl.runs.files import append, sync_folder, write_whole
 
 
 def charge_to(engine: BaseEngine, path: Path, key: Key) -> Key:
@@ -44,7 +44,7 @@ class LedgerFile(Ledger):
         """The ledger of a run (named by a digest of its config and data); another run's is begun anew. Without a name
         it is gone on with, whoever's it is."""
         ledger = LedgerFile(path=path)
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        lines = _lines(path)
         whose = _read(path, lines[0], 1) if lines else None
         if whose is None or (run is not None and whose != {"run": run}):
             write_whole(path, _line({"run": run}))
@@ -55,9 +55,27 @@ class LedgerFile(Ledger):
             write_whole(path, b"\n".join(lines[:-1]) + b"\n")
         return ledger
 
+    @staticmethod
+    def beside(path: Path, run: str) -> LedgerFile:
+        """The ledger of a run, which until it is moved leaves that of another run at this place as it is."""
+        lines = _lines(path)
+        another = bool(lines) and _read(path, lines[0], 1) != {"run": run}
+        return LedgerFile.open(path.with_name(f".{path.name}.new") if another else path, run)
+
+    def move(self, path: Path) -> None:
+        """Takes another ledger's place, if it is not there already."""
+        if self.path != path:
+            self.path.replace(path)
+            sync_folder(path.parent)
+            self.path = path
+
     def charge(self, charge: Charge) -> None:
         append(self.path, _line(dataclasses.asdict(charge)))
         super().charge(charge)
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().split(b"\n") if path.exists() else []
 
 
 def _line(entry: dict[str, Any]) -> bytes:

@@ -33,7 +33,6 @@ from clusterfl.runs.folder import (
     clear,
     config_of,
     exclusive,
-    same_run,
     taken_up,
     withdrawn_unless_begun,
     write_config,
@@ -214,20 +213,24 @@ def carry_out(
     check_free(out, asked, force=force and not resume, resume=resume)
     with exclusive(out), withdrawn_unless_begun(out):
         there = config_of(out)
-        if force and there is not None and not same_run(there, asked.toml()):
-            population = population or config.population()  # another run is lost only to one that can start
         if resume:
             asked = taken_up(out, asked)
-        else:
+        if there is None:
             clear(out)
-        write_config(out, asked)
+            write_config(out, asked)
         setup = prepare(asked, population, task, far)
-        write_config(out, setup.config)
-        write_data_card(out, setup.config, setup.population)
         with setup.simulation() as simulation:
             saving = Saving(out, setup, simulation)
-            if not (resume and saving.restore()):
+            restored = resume and saving.restore()
+            if there is None:
+                write_begun(out, setup)
+            if not restored:
                 begin(simulation)
+            if there is not None:  # an earlier run is lost only to one that has started
+                if not resume:
+                    clear(out)
+                write_begun(out, setup)
+            saving.own_ledger()
             outcome = simulation.run([saving, *callbacks])
             write_details(out, setup.config, simulation, outcome)
             write_pseudo(out, simulation)
@@ -235,6 +238,12 @@ def carry_out(
         for callback in callbacks:
             callback.on_saved(out)
         return Done(setup.config, outcome)
+
+
+def write_begun(folder: Path, setup: Setup) -> None:
+    """What a run is, with nothing left open, and its data."""
+    write_config(folder, setup.config)
+    write_data_card(folder, setup.config, setup.population)
 
 
 def check_given(config: Config, population: Population | None, task: Task | None) -> None:
@@ -269,15 +278,21 @@ class Saving(Callback):
 
     def __init__(self, folder: Path, setup: Setup, simulation: Simulation) -> None:
         config, data = setup.config.digest(), setup.population.digest
-        self.simulation = simulation
+        self.folder, self.simulation = folder, simulation
         self.checkpoints = Checkpoints(
             folder, setup.config.checkpoint, config=config, data=data, version=clusterfl.__version__
         )
         self.rounds = RoundsFile(folder, setup.population, setup.task.metric)
+        self.ledger: LedgerFile | None = None
         private = wrapper_of(simulation.engine, Private)  # type: ignore[arg-type]
         if private is not None:
             name = hashlib.sha256(f"{config} {data}".encode()).hexdigest()
-            private.ledger = LedgerFile.open(folder / "privacy.log", name)
+            private.ledger = self.ledger = LedgerFile.beside(folder / "privacy.log", name)
+
+    def own_ledger(self) -> None:
+        """Puts the run's ledger in the place of another run's, which is over now."""
+        if self.ledger is not None:
+            self.ledger.move(self.folder / "privacy.log")
 
     def restore(self) -> bool:
         """Takes up the newest whole checkpoint; False where there is none."""

@@ -77,6 +77,18 @@ def test_a_start_that_fails_writes_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert done.exit_code == 2 and "error: method: share=0.9" in done.stderr and list(tmp_path.iterdir()) == []
 
 
+def test_a_refused_force_leaves_the_old_run_as_it_was(tmp_path: Path) -> None:
+    def files() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in (tmp_path / "x").rglob("*") if p.is_file() and p.name != ".lock"}
+
+    assert call("run", *SMALL, "--seed", "7", "--out", "x", "--quiet", folder=tmp_path).exit_code == 0
+    before = files()
+    asked = words(["method.name=kin", "privacy.clip=1", "privacy.unit=sample"])
+    done = call("run", *SMALL, *asked, "--out", "x", "--force", "--quiet", folder=tmp_path)
+    assert done.exit_code == 2 and "privacy.unit='sample' should be 'client'" in done.stderr
+    assert files() == before and len(before) > 8
+
+
 def test_a_run_in_which_no_reply_was_sound_is_not_one_that_went_well(tmp_path: Path) -> None:
     """It once ended with exit code 0 and the accuracy of the first net."""
     settings = words(["method.name=fedavg", "local.lr=3e38", "local.epochs=3", "data.unseen=0"])

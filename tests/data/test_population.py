@@ -184,3 +184,18 @@ def test_a_pool_in_a_file_is_not_copied(tmp_path: Path) -> None:
 def test_a_pool_that_does_not_fit_is_refused(x: Any, rows: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Population.from_pool(x, torch.zeros(4, dtype=torch.int64), rows, [[0]], classes=2)
+
+
+@pytest.mark.parametrize("label", [3, -1, 2**40])
+def test_labels_of_a_pool_are_classes(label: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They once ended in an IndexError of the loss."""
+    monkeypatch.setattr("clusterfl.data.arrays.PIECE", 4)
+    x, y = np.zeros((11, 2), np.float32), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, label, 0])
+    said = rf"the label {label} should be at least 0 and below the number of classes, 3"
+    with pytest.raises(DataError, match=rf"client 'b', train row 1 \(y\[9\]\): {said}"):
+        Population.from_pool(x, y, [[0], [2, 9]], [[1], [3]], names=["a", "b"], classes=3)
+    with pytest.raises(DataError, match=rf"client 'client-00', test row 0 \(y\[9\]\): {said}"):
+        Population.from_pool(x, y, [[0], [2]], [[9], [3]], classes=3)
+    held = Population.from_pool(x, y, [[0], [2]], [[10], [3]], classes=3)  # nobody holds that row
+    assert held.test.of(0)[1].tolist() == [0] and held.names == ("client-00", "client-01")
+    Population.from_pool(x, y.float(), [[9]], [[9]], classes=0)

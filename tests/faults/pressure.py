@@ -157,6 +157,26 @@ def impossible_places(tally: Tally, amount: int, folder: Path) -> None:
             refuses(lambda s=setting: Config.load(None, [s]), setting.partition("=")[0])  # type: ignore[misc]
 
 
+def refused_force(tally: Tally, amount: int, folder: Path) -> None:
+    """Runs over an old one that turn out to be impossible: not a byte of the old one is lost."""
+    small = ["rounds=2", "data.clients=4", "data.clusters=2", "data.samples=10", "engine.name=serial"]
+    clusterfl.run(Config.load(None, [*small, "method.name=fedavg"]), out=folder)
+    before = _contents(folder)
+    impossible = {
+        "privacy.unit": ["method.name=kin", "privacy.clip=1", "privacy.unit=sample"],
+        "privacy.sampling": ["method.name=kin", "privacy.clip=1", "privacy.sampling=secret"],
+        "data.root": ["data.source=femnist", f"data.root={folder / 'none'}"],
+    }
+    for what, settings in list(impossible.items())[:amount]:
+        with tally.case(what):
+            refuses(lambda s=settings: clusterfl.run(Config.load(None, [*small, *s]), out=folder, force=True))  # type: ignore[misc]
+            assert _contents(folder) == before, "the old run was touched"
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
 class _Removing(clusterfl.Callback):
     def __init__(self, folder: Path) -> None:
         self.folder = folder

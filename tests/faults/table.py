@@ -260,6 +260,15 @@ FAULTS: dict[str, Fault] = {
             1,
         ),
         Fault(
+            "refused-force",
+            "",
+            "`--force` over an old run, with settings that turn out to be impossible",
+            "one sentence; not a byte of the old run is lost",
+            pressure.refused_force,
+            3,
+            3,
+        ),
+        Fault(
             "always-diverged",
             "",
             "steps far too long for every client in every round",

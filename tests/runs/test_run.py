@@ -145,6 +145,57 @@ def test_force_takes_the_folder_of_another_run(tmp_path: Path) -> None:
     )
 
 
+TINY = ["rounds=2", "data.clients=8", "data.samples=20", "engine.name=serial"]
+IMPOSSIBLE = {
+    "settings that exclude each other": ["privacy.clip=1", "privacy.unit=sample", "method.name=kin"],
+    "privacy of a model with buffers": ["privacy.clip=1", "method.name=fedavg"],
+    "a start that fails": ["method.name=fedavg"],
+    "a start that fails, with privacy": ["method.name=fedavg", "privacy.clip=1", "data.unseen=0"],
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_a_refused_force_leaves_the_old_run_as_it_was(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once lost its results and its checkpoints, and kept its models under the refused config."""
+    private = ["privacy.clip=1", "data.unseen=0"] if what.endswith("privacy") else []
+    old = [*TINY, "method.name=fedavg", "seed=7", *private]
+    clusterfl.run(Config.load(None, old), out=tmp_path)
+    (tmp_path / "report.html").write_text("drawn")
+    before = visible(tmp_path)
+    if "buffers" in what:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+        monkeypatch.setattr("clusterfl.runs.setup.build_model", lambda *_, **__: net)
+    if "start" in what:
+        monkeypatch.setattr(FedAvg, "init", refused)
+    with pytest.raises(ConfigError):
+        clusterfl.run(Config.load(None, [*TINY, *IMPOSSIBLE[what]]), out=tmp_path, force=True)
+    assert visible(tmp_path) == before
+    monkeypatch.undo()
+    clusterfl.run(Config.load(None, old), out=tmp_path, resume=True)  # it can still be taken up
+    clusterfl.run(Config.load(None, [*TINY, "method.name=fedprox", *private]), out=tmp_path, force=True)
+    assert "fedprox" in (tmp_path / "config.toml").read_text() and not (tmp_path / "report.html").exists()
+    assert not (tmp_path / ".privacy.log.new").exists()
+
+
+def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    config = Config.load(None, [*TINY, "method.name=fedavg"])
+    clusterfl.run(config, out=tmp_path)
+    before = visible(tmp_path)
+    with pytest.raises(ConfigError, match="rounds=1 should be at least the 2 rounds"):
+        clusterfl.run(config.model_copy(update={"rounds": 1}), out=tmp_path, resume=True)
+    assert visible(tmp_path) == before
+
+
+def refused(*_: Any) -> None:
+    raise ValueError("share=0.9 of clients per cluster was not reached")
+
+
+def visible(folder: Path) -> dict[Path, bytes]:
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name[0] != "."}
+
+
 def test_the_same_run_again_is_run_again(tmp_path: Path) -> None:
     run(tmp_path)
     before = contents(tmp_path)
