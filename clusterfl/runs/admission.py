@@ -71,7 +71,7 @@ def admit(
         if others and (config.privacy.on or own is not None):
             key = keys.fold_in(key, population.digest)
         if others and own is not None:
-            own = charged_by_name(folder / "privacy-own.log", population, own)
+            own = charged_by_name(folder / "privacy-own.log", config.digest(), population, own)
         cohort = engine.cohort(ids, key, snapshot.round)
         try:
             served = method.admit(snapshot.state, cohort)
@@ -116,13 +116,14 @@ def admit(
 UNLABELLED = "these clients have no labels: they are placed by their inputs alone, and nothing is measured"
 
 
-def charged_by_name(path: Path, population: Population, once: Spent) -> Spent:
+def charged_by_name(path: Path, run: str, population: Population, once: Spent) -> Spent:
     """What noise of the method's own has cost those of these clients that were admitted most often, each time among
     other data: the same ones again get the same noise, which is no second release."""
     ledger = LedgerFile.open(path)
     numbers = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) for name in population.names]
-    if population.digest not in ledger.charged:
-        ledger.charge(Charge(population.digest, numbers, 1, []))
+    call = f"{run} {population.digest}"
+    if call not in ledger.charged:
+        ledger.charge(Charge(call, numbers, 1, []))
     times = max(ledger.releases[number] for number in numbers)
     noise = multiplier(once.epsilon, once.delta)
     return replace(once, epsilon=epsilon_of(noise, once.delta, times), uploads=times)
