@@ -118,7 +118,7 @@ UNLABELLED = "these clients have no labels: they are placed by their inputs alon
 
 def charged_by_name(path: Path, run: str, population: Population, once: Spent) -> Spent:
     """What noise of the method's own has cost those of these clients that were admitted most often, each time among
-    other data: the same ones again get the same noise, which is no second release."""
+    other data: the same ones of one run again get the same noise, which is no second release."""
     ledger = LedgerFile.open(path)
     numbers = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) for name in population.names]
     call = f"{run} {population.digest}"
