@@ -18,7 +18,7 @@ from clusterfl.errors import ClusterflError, DataError
 from clusterfl.models import build_model
 from clusterfl.record import Outcome
 from clusterfl.runs.data_card import readings
-from clusterfl.runs.files import read_bounded, write_whole
+from clusterfl.runs.files import read_bounded, sync_files, write_whole
 from clusterfl.tree import Tree, row
 
 MANIFEST = "manifest.json"
@@ -35,10 +35,11 @@ def write_models(folder: Path, model: ModelConfig, population: Population, outco
     for k in range(outcome.served.k):
         name = f"cluster-{k}.safetensors"
         data = save_tensors({n: t.detach().cpu().contiguous() for n, t in row(outcome.served.models, k).items()})
-        write_whole(folder / name, data)
+        write_whole(folder / name, data, sync=False)
         clients = [population.names[i] for i in (index == k).nonzero().flatten().tolist()]
         digest = hashlib.sha256(data).hexdigest()
         clusters.append({"cluster": k, "file": name, "sha256": digest, "clients": clients})
+    sync_files(folder, [str(entry["file"]) for entry in clusters])
     manifest = {
         "format": 1,
         "method": outcome.method.name,

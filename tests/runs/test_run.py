@@ -204,6 +204,27 @@ def test_the_same_run_again_is_run_again(tmp_path: Path) -> None:
     assert told[0] == ("a", "start", 0) and contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("damage", [False, True], ids=["killed", "power lost"])
+def test_a_run_that_ends_between_its_models_is_resumed_to_the_same_bytes(
+    damage: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(whole)
+
+    def gone(folder: Path, names: list[str]) -> None:
+        if damage:  # what was not synced may be empty
+            (folder / names[1]).write_bytes(b"")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterfl.runs.model_files.sync_files", gone)
+    with pytest.raises(KeyboardInterrupt):
+        run(cut)
+    monkeypatch.undo()
+    assert not (cut / "summary.json").exists() and not (cut / "models" / "manifest.json").exists()
+    run(cut, resume=True)
+    assert contents(cut) == contents(whole) and len(list((cut / "models").iterdir())) > 2
+
+
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = run()
