@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from clusterfl.data.labels import class_numbers, code_labels, finite, finite_numbers
-from clusterfl.data.rules import Chosen, Rule
 from clusterfl.data.shards import PIECE
 from clusterfl.errors import DataError
 
@@ -130,55 +128,13 @@ def uncopied(name: str, values: Any, dtype: torch.dtype) -> Tensor:
     return tensor
 
 
-def outside(y: Tensor, classes: int) -> Tensor:
-    """The rows of a pool whose labels are no classes, read some at a time: the pool may be larger than memory."""
-    parts = enumerate(y.split(PIECE)) if classes else ()
-    found = [((part < 0) | (part >= classes)).nonzero().flatten() + j * PIECE for j, part in parts]
-    return torch.cat([torch.zeros(0, dtype=torch.int64), *found])
-
-
-def check_held(
-    side: str, y: Tensor, wrong: Tensor, rows: Tensor, offsets: Tensor, names: Sequence[str], classes: int
-) -> None:
-    """No client holds a row whose label is no class; what nobody holds may have any."""
-    held = torch.isin(rows, wrong).nonzero().flatten() if len(wrong) else wrong
-    if len(held):
-        i = int(torch.searchsorted(offsets, held[0], right=True)) - 1
-        place, row = int(held[0] - offsets[i]), int(rows[held[0]])
-        raise no_class(f"client {names[i]!r}, {side} row {place} (y[{row}])", int(y[row]), classes)
-
-
-def no_class(where: str, label: int, classes: int) -> DataError:
-    return DataError(
-        f"{where}: the label {label} should be at least 0 and below the number of classes, {classes}: "
-        "class numbers start at 0"
-    )
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A rule over a pool in which some labels are no classes, which no client may hold."""
-
-    rule: Rule
-    wrong: Tensor  # rows
-    labels: Tensor  # of these
-    classes: int
-    clients: int
-    side: str
-
-    @staticmethod
-    def of(rule: Rule, y: Tensor, wrong: Tensor, classes: int, clients: int, side: str) -> Rule:
-        return Checked(rule, wrong, y[wrong], classes, clients, side) if len(wrong) else rule
-
-    def at(self, ids: Tensor, within: Tensor) -> Tensor:
-        rows = self.rule.at(ids, within)
-        bad = torch.isin(rows, self.wrong).flatten().nonzero().flatten()
-        if len(bad):
-            who, place, row = (int(t.flatten()[bad[0]]) for t in torch.broadcast_tensors(ids, within, rows))
-            label = int(self.labels[int(torch.searchsorted(self.wrong, row))])
-            name = plain_names(self.clients)[who]
-            raise no_class(f"client {name!r}, {self.side} row {place} (y[{row}])", label, self.classes)
-        return rows
-
-    def chosen(self, ids: Tensor) -> Chosen:
-        return Chosen(self, ids)
+def check_labels(y: Tensor, classes: int) -> None:
+    """Labels of a pool are classes; read some at a time, for the pool may be larger than memory."""
+    for j, part in enumerate(y.split(PIECE)):
+        wrong = ((part < 0) | (part >= classes)).nonzero()
+        if len(wrong):
+            row = int(wrong[0]) + j * PIECE
+            raise DataError(
+                f"y[{row}]: the label {int(y[row])} should be at least 0 and below the number of classes, {classes}: "
+                "class numbers start at 0"
+            )

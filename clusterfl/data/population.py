@@ -14,16 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from clusterfl.data.arrays import (
-    Checked,
-    are_numbers,
-    check_held,
-    checked_names,
-    outside,
-    plain_names,
-    read_sides,
-    uncopied,
-)
+from clusterfl.data.arrays import are_numbers, check_labels, checked_names, plain_names, read_sides, uncopied
 from clusterfl.data.rules import Computed, Rule
 from clusterfl.data.scales import notes_on_scales
 from clusterfl.data.shards import Shards
@@ -192,15 +183,15 @@ class Population:
         pool = [uncopied("x", x, torch.float32), uncopied("y", y, torch.int64 if classes else torch.float32)]
         if len(pool[0]) != len(pool[1]):
             raise ValueError(f"y={len(pool[1])} targets should be as many as the samples, {len(pool[0])}")
-        called = plain_names(len(train)) if names is None else checked_names(names, len(train))
-        wrong, sides = outside(pool[1], classes), []
+        if classes:
+            check_labels(pool[1], classes)
+        sides = []
         for side, held in (("train", train), ("test", test)):
             rows = [torch.as_tensor(np.asarray(r), dtype=torch.int64) for r in held]
             flat = torch.cat(rows)
             if len(flat) and not (int(flat.min()) >= 0 and int(flat.max()) < len(pool[1])):
                 raise ValueError(f"{side}: row numbers should be at least 0 and below the {len(pool[1])} of the pool")
             offsets = torch.tensor([0, *(len(r) for r in rows)]).cumsum(0)
-            check_held(side, pool[1], wrong, flat, offsets, called, classes)
             sides.append(Shards(pool[0], pool[1], flat, offsets))
         return Population(
             sides[0],
@@ -209,7 +200,7 @@ class Population:
             classes=classes,
             truth=None if truth is None else torch.as_tensor(truth, dtype=torch.int64),
             name=name,
-            names=called,
+            names=() if names is None else checked_names(names, len(train)),
         )
 
     @staticmethod
@@ -231,25 +222,24 @@ class Population:
 
         ``x`` and ``y`` are as in :meth:`from_pool`. ``train`` and ``test`` are rules (``clusterfl.data.rules``) or pure
         functions ``(ids, within) -> row numbers`` of equally shaped int64 tensors: the client, and the place among its
-        ``samples``, of which everybody has as many unless there is a number for each. A label that is no class is
-        refused once a client holds it. The last ``unseen`` of all ``clients`` take no part in training.
+        ``samples``, of which everybody has as many unless there is a number for each. The last ``unseen`` of all
+        ``clients`` take no part in training.
         """
         if not 0 <= unseen < max(clients, 1):
             raise ValueError(f"unseen={unseen} should be at least 0 and below the number of clients, {clients}")
         pool = [uncopied("x", x, torch.float32), uncopied("y", y, torch.int64 if classes else torch.float32)]
         if len(pool[0]) != len(pool[1]):
             raise ValueError(f"y={len(pool[1])} targets should be as many as the samples, {len(pool[0])}")
-        wrong, sides = outside(pool[1], classes), []
+        if classes:
+            check_labels(pool[1], classes)
+        sides = []
         for side, rule, many in (("samples", train, samples), ("test_samples", test, test_samples)):
             sizes = torch.as_tensor(many, dtype=torch.int64)
             sizes = sizes.expand(clients) if isinstance(many, int) else sizes
             if len(sizes) != clients or int(sizes.min()) < 0:
                 raise ValueError(f"{side} should be a number of samples for each of the {clients} clients")
             offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-            which = "train" if side == "samples" else "test"
-            rows = Computed(rule) if callable(rule) else rule
-            rows = Checked.of(rows, pool[1], wrong, classes, clients, which)
-            sides.append(Shards(pool[0], pool[1], rows, offsets))
+            sides.append(Shards(pool[0], pool[1], Computed(rule) if callable(rule) else rule, offsets))
         return Population(
             sides[0],
             sides[1],

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clusterfl import keys
 from clusterfl.data.population import Population
-from clusterfl.data.rules import Computed, Drawn, Shared
+from clusterfl.data.rules import Drawn, Shared
 from clusterfl.engines import Pool, Serial, Stacked
 from clusterfl.errors import DataError
 from clusterfl.evaluate.served import evaluate
@@ -109,25 +109,3 @@ def test_wrong_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="another type would have to be copied"):
         x = np.zeros((3, 2))
         Population.from_rule(x, POOL.y[:3], every_third, every_third, clients=2, samples=1, test_samples=1, classes=3)
-
-
-def test_labels_of_computed_clients_are_classes() -> None:
-    """They once ended in an IndexError of the loss."""
-    y = POOL.y.clone()
-    y[42] = CLASSES
-    said = rf"the label {CLASSES} should be at least 0 and below the number of classes, {CLASSES}"
-
-    def pool(clients: int, labels: Tensor) -> Population:
-        return Population.from_rule(
-            POOL.x, labels, every_third, every_third, clients=clients, samples=9, test_samples=3, classes=CLASSES
-        )
-
-    population = pool(40, y)
-    assert population.test.of(35)[1].tolist() == y[[35, 38, 41]].tolist()
-    with pytest.raises(DataError, match=rf"client 'client-39', train row 1 \(y\[42\]\): {said}"):
-        population.train.of(39)
-    with pytest.raises(DataError, match=rf"client 'client-36', test row 2 \(y\[42\]\): {said}"):
-        population.test.select(torch.tensor([1, 36])).of(1)
-    with pytest.raises(DataError, match=said), Serial(small_task(), population) as engine:
-        play(FedAvg(local=RULE), engine)
-    assert pool(40, POOL.y).train.rows == Computed(every_third), "a sound pool costs nothing more"
