@@ -237,9 +237,13 @@ def load_table(path: Path, reading: Reading) -> Source:
     columns = user_tables.read_columns(path, client)
     column = user_tables.wanted(path, columns, client, "data.client_column")
     names, groups = first_seen(user_tables.texts(path, client, column))
+
+    def whose(row: int) -> str:
+        return names[int(groups[row])]
+
     if reading.labelled:
         column = user_tables.wanted(path, columns, label, "data.label_column")
-        y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers)
+        y, class_names = user_tables.labels(path, label, column, reading.classes, numbers=reading.numbers, whose=whose)
     else:
         y, class_names = np.zeros(len(groups), np.float32 if reading.numbers else np.int64), reading.classes
     names_of = reading.features or user_tables.other_columns(path, columns, client, label)
@@ -248,7 +252,7 @@ def load_table(path: Path, reading: Reading) -> Source:
         if name not in names_of:
             raise DataError(f"{path}: categorical={name!r} should be a feature column{suggestion(name, names_of)}")
     words = {name: known.get(name) for name in reading.categorical or ()}
-    x, features, categories = user_tables.coded_features(path, columns, names_of, words)
+    x, features, categories = user_tables.coded_features(path, columns, names_of, words, whose)
     split = reading.labelled and "split" not in names_of
     test = user_tables.test_rows(path, columns, len(y)) if split else np.zeros(len(y), dtype=bool)
     return Source(

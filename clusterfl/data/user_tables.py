@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Column = Any  # pyarrow.ChunkedArray
+Whose = Callable[[int], str] | None  # the client of a row
 Columns = Mapping[str, Column]
 Categories = dict[str, tuple[str, ...]]  # the words that a column of words may hold, in order
 ROW_NUMBERS = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # what to_csv and to_parquet call a table's index
@@ -58,34 +59,39 @@ def wanted(path: Path, columns: Columns, name: str, key: str) -> Column:
     return columns[name]
 
 
-def complete(path: Path, name: str, column: Column) -> None:
+def cell(path: Path, name: str, row: int, whose: Whose = None) -> str:
+    """A place in a table in words, with its client where that is known."""
+    return f"{path}: column {name!r}, row {row + 1}{f', client {whose(row)!r}' if whose else ''}"
+
+
+def complete(path: Path, name: str, column: Column, whose: Whose = None) -> None:
     """Refuses missing values."""
     if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy())[0]) + 1
+        place = cell(path, name, int(np.flatnonzero(column.is_null().to_numpy())[0]), whose)
         more = f" ({column.null_count} rows have none)" if column.null_count > 1 else ""
-        raise DataError(f"{path}: column {name!r}, row {row} should have a value{more}; fill or remove missing values")
+        raise DataError(f"{place} should have a value{more}; fill or remove missing values")
 
 
-def texts(path: Path, name: str, column: Column) -> Array:
-    complete(path, name, column)
+def texts(path: Path, name: str, column: Column, whose: Whose = None) -> Array:
+    complete(path, name, column, whose)
     words = np.array([str(v) for v in column.to_pylist()])
     empty = np.flatnonzero(words == "")
     if len(empty):
-        raise DataError(f"{path}: column {name!r}, row {empty[0] + 1} should have a value; fill or remove it")
+        raise DataError(f"{cell(path, name, int(empty[0]), whose)} should have a value; fill or remove it")
     return words
 
 
 def labels(
-    path: Path, name: str, column: Column, known: tuple[str, ...] | None, *, numbers: bool = False
+    path: Path, name: str, column: Column, known: tuple[str, ...] | None, *, numbers: bool = False, whose: Whose = None
 ) -> tuple[Array, tuple[str, ...] | None]:
     """Classes and their names, or numbers as they are."""
-    complete(path, name, column)
+    complete(path, name, column, whose)
     values = column.to_numpy()
     if numbers:
-        return finite_numbers(values, lambda row: f"{path}: column {name!r}, row {row + 1}"), None
+        return finite_numbers(values, lambda row: cell(path, name, row, whose)), None
     if values.dtype.kind not in "biuf":  # text, dates, decimals: their words
-        values = texts(path, name, column)
-    return code_labels(values, lambda row: f"{path}: column {name!r}, row {row + 1}", known)
+        values = texts(path, name, column, whose)
+    return code_labels(values, lambda row: cell(path, name, row, whose), known)
 
 
 def other_columns(path: Path, columns: Columns, *taken: str) -> tuple[str, ...]:
@@ -107,7 +113,11 @@ def features(path: Path, columns: Columns, names: tuple[str, ...]) -> Array:
 
 
 def coded_features(
-    path: Path, columns: Columns, names: tuple[str, ...], words: Mapping[str, tuple[str, ...] | None]
+    path: Path,
+    columns: Columns,
+    names: tuple[str, ...],
+    words: Mapping[str, tuple[str, ...] | None],
+    whose: Whose = None,
 ) -> tuple[Array, tuple[str, ...], Categories]:
     """``[n, d]`` float32, the names of these d features, and the categories of each column of ``words``.
 
@@ -121,7 +131,7 @@ def coded_features(
     for name in names:
         column = wanted(path, columns, name, "data.feature_columns")
         if name not in words:
-            parts.append(_numbers(path, name, column)[:, None])
+            parts.append(_numbers(path, name, column, whose)[:, None])
             continue
         hot, categories[name] = _one_hot(path, name, column, words[name])
         parts.append(hot)
@@ -163,20 +173,20 @@ def _one_hot(path: Path, name: str, column: Column, known: tuple[str, ...] | Non
     return (values[:, None] == np.array(known)).astype(np.float32), known
 
 
-def _numbers(path: Path, name: str, column: Column) -> Array:
+def _numbers(path: Path, name: str, column: Column, whose: Whose = None) -> Array:
     """Numbers, and booleans as 0 and 1."""
-    complete(path, name, column)
+    complete(path, name, column, whose)
     values = column.to_numpy()
     if values.dtype.kind not in "buif":
         row = next((j for j, v in enumerate(column.to_pylist()) if not _is_number(v)), 0)
         raise DataError(
-            f"{path}: column {name!r}, row {row + 1} should be a number, not {str(column[row])!r}; write text and "
+            f"{cell(path, name, row, whose)} should be a number, not {str(column[row])!r}; write text and "
             "dates as numbers, name a column of categories in data.categorical, or leave it out with "
             "data.feature_columns"
         )
     bad = unbounded(values)
     if len(bad):
-        raise DataError(f"{path}: column {name!r}, row {bad[0] + 1} should be a finite number, not {values[bad[0]]}")
+        raise DataError(f"{cell(path, name, int(bad[0]), whose)} should be a finite number, not {values[bad[0]]}")
     found: Array = values.astype(np.float32)
     return found
 

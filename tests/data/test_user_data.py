@@ -124,9 +124,12 @@ def test_a_table_is_one_client_per_name(tmp_path: Path, kind: str, split: bool) 
     ("change", "says"),
     [
         (lambda f: f.rename(columns={"client": "clients"}), "'client' should be there; did you mean 'clients'"),
-        (lambda f: f.assign(age="old"), "column 'age', row 1 should be a number, not 'old'; .*data.feature_columns"),
-        (lambda f: f.assign(age=[None, *range(29)]), "column 'age', row 1 should have a value"),
-        (lambda f: f.assign(age=np.inf), "column 'age', row 1 should be a finite number, not inf"),
+        (
+            lambda f: f.assign(age="old"),
+            "column 'age', row 1, client 'ann' should be a number, not 'old'; .*data.feature_columns",
+        ),
+        (lambda f: f.assign(age=[None, *range(29)]), "column 'age', row 1, client 'ann' should have a value"),
+        (lambda f: f.assign(age=np.inf), "column 'age', row 1, client 'ann' should be a finite number, not inf"),
         (lambda f: f[["client", "label"]], "there should be feature columns"),
         (lambda f: f.assign(split="validation"), "should hold only 'train' and 'test'"),
     ],
@@ -150,7 +153,7 @@ def test_damaged_tables_are_named(tmp_path: Path) -> None:
 def test_class_numbers_beyond_63_bits_are_not_recoded(tmp_path: Path) -> None:
     """As -9223372036854775808 both were one class."""
     (tmp_path / "t.csv").write_text("client,label,a\nx,1,0\nx,99999999999999999999,1\nx,-99999999999999999999,1\n")
-    with pytest.raises(DataError, match=r"row 2: the label 100000000000000000000 should be below 2\^63"):
+    with pytest.raises(DataError, match=r"row 2, client 'x': the label 100000000000000000000 should be below 2\^63"):
         load_source(f"table:{tmp_path / 't.csv'}")
 
 
@@ -163,7 +166,9 @@ def prices(path: Path) -> str:
 def test_a_table_of_numbers(tmp_path: Path) -> None:
     """A column of floats is refused with the remedy, and used as it is with a loss of numbers."""
     name = prices(tmp_path / "prices.csv")
-    with pytest.raises(DataError, match=r"row 1: the label 0\.5 should be a class .*--set task\.loss=mse"):
+    with pytest.raises(
+        DataError, match=r"row 1, client 'city-0': the label 0\.5 should be a class .*--set task\.loss=mse"
+    ):
         load_source(name)
     source = load_source(name, reading=Reading(numbers=True))
     assert source.classes == 0 and source.y_train.dtype == np.float32
@@ -174,7 +179,9 @@ def test_a_table_of_numbers(tmp_path: Path) -> None:
 
 def test_words_are_no_numbers(tmp_path: Path) -> None:
     pd.DataFrame({"client": ["a", "b"], "x": [0.0, 1.0], "label": ["red", "blue"]}).to_csv(tmp_path / "t.csv")
-    with pytest.raises(DataError, match="column 'label', row 1: targets should be numbers for a loss of numbers"):
+    with pytest.raises(
+        DataError, match="column 'label', row 1, client 'a': targets should be numbers for a loss of numbers"
+    ):
         load_source(f"table:{tmp_path / 't.csv'}", reading=Reading(numbers=True))
 
 
@@ -220,7 +227,7 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
     assert population.train.of(0)[0][0].tolist()[0] == 1.0  # true is 1
     with pytest.raises(DataError, match=r"a column 'hospitl' should be there; did you mean 'hospital'.*client_column"):
         made(source=f"table:{tmp_path / 't.csv'}", **{**columns, "client_column": "hospitl"})
-    with pytest.raises(DataError, match="column 'day', row 1 should be a number, not '2024-01-01'"):
+    with pytest.raises(DataError, match="column 'day', row 1, client '007' should be a number, not '2024-01-01'"):
         made(source=f"table:{tmp_path / 't.csv'}", **{**columns, "feature_columns": None})
     with pytest.raises(ConfigError, match="label_column='ill' should be unset unless source is table:PATH"):
         made(source="digits", label_column="ill")
@@ -229,12 +236,12 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
 def test_what_has_no_value_is_refused_by_row(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     for text, says in (
-        ("client,label,f\na,x,1\na,,2\n", "column 'label', row 2 should have a value"),
+        ("client,label,f\na,x,1\na,,2\n", "column 'label', row 2, client 'a' should have a value"),
         ("client,label,f\na,x,1\n,x,2\n", "column 'client', row 2 should have a value"),
-        ("client,label,f\na,0,1\na,1,\n", "column 'f', row 2 should have a value"),
+        ("client,label,f\na,0,1\na,1,\n", "column 'f', row 2, client 'a' should have a value"),
         (
             "client,label,f\na,0.5,1\na,1,1\n",
-            r"column .label., row 1: the label 0.5 should be a class",
+            r"column .label., row 1, client 'a': the label 0.5 should be a class",
         ),
         ("client,label,f\n", "should have rows"),
         ("client,label,f,f\na,0,1,2\n", "column 'f' should be there once"),
@@ -279,7 +286,9 @@ def test_columns_of_words_become_a_feature_per_category(tmp_path: Path) -> None:
         made(source=source, categorical=("wards",))
     with pytest.raises(ConfigError, match=r"categorical=.* should be unset unless source is table:PATH"):
         made(source="digits", categorical=("ward",))
-    with pytest.raises(DataError, match=r"column 'ward', row 1 should be a number, not 'north'; .*data.categorical"):
+    with pytest.raises(
+        DataError, match=r"column 'ward', row 1, client 'ann' should be a number, not 'north'; .*data.categorical"
+    ):
         made(source=source)
 
 
